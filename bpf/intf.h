@@ -115,6 +115,7 @@ enum instep_counter {
 	INSTEP_C_HOLE,		/* vCPUs of gangs that filled a hole */
 	INSTEP_C_MOVE_SET,	/* gang sets that moved within their domain */
 	INSTEP_C_MOVE_DOMAIN,	/* VMs that moved to another domain */
+	INSTEP_C_MOVE_THREAD,	/* threads of the host that moved to another domain */
 	INSTEP_C_OVERDUE,	/* accounts and threads that went first for having waited too long */
 	INSTEP_C_EXPIRED,	/* accounts whose saved time expired */
 	INSTEP_C_CLAMPED,	/* accounts whose debt was shortened */

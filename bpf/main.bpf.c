@@ -292,7 +292,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	weigh_prev(prev, c, d, &p);
 	if (take_bound(cpu, c, d, &p, now))
 		return;
-	sweep_seldom(d, pool_queue(c->domain), &d->swept_at, now);
+	tend_pool(d, cpu, now);
 	if (pol_before(now, c->lends) && take_host_thread(cpu, c, d))
 		return;
 	if (INSTEP_STATE->drained < SET.nr_slots && drain_seats())

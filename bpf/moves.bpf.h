@@ -2,7 +2,7 @@
 /*
  * Where a gang's set and a VM go when the load changes.
  *
- * Flag: moves. Counters: sets_moved, domains_moved.
+ * Flag: moves. Counters: sets_moved, domains_moved, threads_moved.
  *
  * Problem: which CPUs are crowded changes as VMs come, go, block and compute. And where five gangs have room for two side
  * by side, one set always has three of them.
@@ -30,6 +30,8 @@
  * divided by the capacity of its CPUs. Wide gangs have more than half a domain's
  * CPUs, and no two of them run at the same time. So one goes from the domain with the most of them to the one with the fewest,
  * if these differ by two. A VM goes to its home node when user space names another one.
+ *     Where no VM moves and the most loaded domain has more than its CPUs can do, a thread of the host that computes goes in its
+ * place, from pool to pool: one whose share of a CPU makes the lower of the two loads no higher than the other becomes.
  * Limits: a set rests for 96 ms after a move. Load is an estimate over some periods of 24 ms.
  */
 #ifndef INSTEP_MOVES_BPF_H
@@ -246,7 +248,7 @@ SEPARATE u32 best_to_move(struct domain_state *d, struct domain_state *e)
 	return found;
 }
 
-/* One VM of the most loaded domain goes to the least loaded one. */
+/* One VM of the most loaded domain goes to the least loaded one; else a thread of the host, as soon as a CPU there chooses. */
 SEPARATE int move_vm(u64 now)
 {
 	u32 from = 0, to = least_loaded(INSTEP_NO_NODE, false, &from), vm;
@@ -259,7 +261,58 @@ SEPARATE int move_vm(u64 now)
 	v = vm_of(vm);
 	if (vm && v)
 		change_domain(vm, to, load_of(&v->account), now);
+	else if (SET.thread_weight && load_per_cpu(d, 0) > POL_CPU && !d->isolated && !e->isolated)
+		e->pulls = from + 1;
 	return 0;
+}
+
+#define PULL_LOOKS 16
+
+/* What a thread of the host loads its domain with. */
+static __always_inline u32 load_of_thread(struct task_state *t)
+{
+	return pol_share(POL_CPU, pol_claim((u64)t->weight * SET.thread_weight / POL_WEIGHT, INSTEP_STATE->level));
+}
+
+/* Takes a thread of the host from another domain's pool into this one's, of the first 16 there. Only from ops.dispatch. */
+SEPARATE int pull_thread(struct domain_state *e, s32 cpu)
+{
+	u32 from, load, seen = 0;
+	struct domain_state *d;
+	struct task_struct *p;
+
+	if (!e)
+		return 0;
+	from = __sync_lock_test_and_set(&e->pulls, 0) - 1;
+	d = domain_of(from);
+	if (!d)
+		return 0;
+	bpf_for_each(scx_dsq, p, pool_queue(from), 0) {
+		struct task_state *t = task_of(p);
+
+		if (seen++ >= PULL_LOOKS)
+			break;
+		if (!t || t->vm != INSTEP_HOST || !t->is_long || is_overdue_place(p->scx.dsq_vtime, d) || !may_use(p, cpu))
+			continue;
+		load = load_of_thread(t);
+		if (load_per_cpu(d, -(s32)load) < load_per_cpu(e, load))
+			continue;
+		d->loaded -= load;
+		e->loaded += load;
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, p->scx.dsq_vtime + e->clock - d->clock);
+		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, pool_queue(e->host.domain), 0))
+			count(INSTEP_C_MOVE_THREAD);
+		break;
+	}
+	return 0;
+}
+
+/* Before a CPU chooses: what is overdue in its domain's pool, and what comes from another's. */
+static __always_inline void tend_pool(struct domain_state *d, s32 cpu, u64 now)
+{
+	sweep_seldom(d, pool_queue(d->host.domain), &d->swept_at, now);
+	if (d->pulls)
+		pull_thread(d, cpu);
 }
 
 /* A gang of more than half a domain's CPUs goes from the domain with the most such gangs to the one with the fewest. */

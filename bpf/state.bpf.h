@@ -231,6 +231,7 @@ struct domain_state {
 	u32 pooled;	/* vCPUs that have a seat may wait in the pool */
 	u32 seat_waits;	/* vCPUs may wait on seats */
 	u64 swept_at;	/* when the pool was last looked through for threads that are overdue */
+	u32 pulls;	/* one more than the domain from which it takes a thread of the host, 0 for none */
 	struct promise promises[2]; /* of the slots with even numbers, and with odd ones */
 	/* Written by the planner. */
 	u64 clock LINE; /* virtual time that a VM must not be far behind */

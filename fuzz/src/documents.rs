@@ -38,5 +38,5 @@ pub(crate) fn event_tables(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let _ =
         counters::parse(&text).map(|table| table.events().map(|event| event.map(|e| e.config())));
-    let _ = counters::Table::of(&counters::cpu(&text));
+    let _ = counters::CounterTable::of(&counters::cpu(&text));
 }

@@ -2,13 +2,13 @@
 //! history, and requests to the page.
 
 use instep_agent::config::Config;
-use instep_agent::published::{History, Moment};
+use instep_agent::published::{History, PublishedCycle};
 use instep_core::policy::PolicyName;
 use instep_history::{Segment, opening};
 use instep_host::discover::definition::{libvirt, proxmox};
 use instep_host::discover::identify::{self, Named};
 use instep_host::discover::{cgroup, debugfs, numa_stat, qmp};
-use instep_serve::{Files, answer_bytes};
+use instep_serve::{PublishedFiles, answer_bytes};
 use std::path::Path;
 
 /// /proc/PID/cgroup and the names in it.
@@ -66,7 +66,7 @@ pub(crate) fn moments(data: &[u8]) {
         let moment = segment.moment(place).expect("it has so many");
         assert!(moment.line.starts_with(opening(moment.at_ms).as_bytes()));
         bytes += moment.line.len() + 1;
-        if let Ok(parsed) = Moment::parse(moment.line) {
+        if let Ok(parsed) = PublishedCycle::parse(moment.line) {
             assert_eq!(parsed.at_ms, moment.at_ms);
         }
     }
@@ -110,7 +110,7 @@ pub(crate) fn history(data: &[u8]) {
 /// What a client may send to `instep serve`: only requests to read, for this machine, are answered with what they ask for.
 pub(crate) fn http_requests(data: &[u8]) {
     let none = || Path::new("/nonexistent/x").to_owned();
-    let files = Files { host: none(), history: none(), past: none(), metrics: none() };
+    let files = PublishedFiles { host: none(), history: none(), past: none(), metrics: none() };
     let answer = answer_bytes(&files, data);
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1."));
     if answer.get(8..12) == Some(b" 200") {

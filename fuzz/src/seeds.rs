@@ -4,7 +4,7 @@
 #[path = "texts.rs"]
 mod texts;
 
-use instep_madehost::trace::{self, Moment, What};
+use instep_madehost::trace::{self, MadeEvent, TracepointFields};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -47,14 +47,14 @@ pub(crate) fn collect(tree: &Path) -> io::Result<Vec<(&'static str, Vec<u8>)>> {
 fn traces() -> Vec<(&'static str, Vec<u8>)> {
     let vcpu = (11, "CPU 0/KVM");
     let idle = (0, "swapper/0");
-    let moment = |time, current, what| Moment { time, cpu: 0, current, flags: 0, what };
+    let moment = |time, current, what| MadeEvent { time, cpu: 0, current, flags: 0, what };
     let events = [
-        moment(1000, (0, 0), What::Waking(vcpu, 0)),
-        moment(1100, (0, 0), What::Wakeup(vcpu, 0)),
-        moment(1200, (0, 0), What::Switch(idle, vcpu, 0)),
-        moment(1300, (11, 10), What::Entry(0)),
-        moment(200_000_000, (11, 10), What::Migrate(vcpu, 0, 1)),
-        moment(300_000_000, (11, 10), What::Switch(vcpu, idle, 1)),
+        moment(1000, (0, 0), TracepointFields::Waking(vcpu, 0)),
+        moment(1100, (0, 0), TracepointFields::Wakeup(vcpu, 0)),
+        moment(1200, (0, 0), TracepointFields::Switch(idle, vcpu, 0)),
+        moment(1300, (11, 10), TracepointFields::Entry(0)),
+        moment(200_000_000, (11, 10), TracepointFields::Migrate(vcpu, 0, 1)),
+        moment(300_000_000, (11, 10), TracepointFields::Switch(vcpu, idle, 1)),
     ];
     // Base 5, four records: to thread 7 from 3, a wake-up of it, its name, the end of a round.
     let block = b"\x05\x04\x11\x02\x03\x07\x93\x04\x07\x00\x1b\x02\x07\x09CPU 0/KVM\x1e\x00";

@@ -1,6 +1,6 @@
 //! The readers of recorded traces, and the analysis of whatever they give.
 
-use instep_trace::analysis::{Settings, analyze};
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use instep_trace::stream::EventStream;
 use std::io::Cursor;
 
@@ -52,7 +52,7 @@ const SWITCH: &[u8] = b"name: sched_switch\nID: 3\n\
     field:long prev_state;offset:32;size:8;\nfield:char next_comm[16];offset:40;size:16;\n\
     field:pid_t next_pid;offset:56;size:4;\n";
 
-const OPTIONS: instep_trace::Options = instep_trace::Options { exits: true };
+const OPTIONS: instep_trace::ReaderOptions = instep_trace::ReaderOptions { exits: true };
 
 /// Time never runs backwards, and a stream that ended has ended.
 fn drained(mut stream: impl EventStream) {
@@ -69,7 +69,7 @@ fn drained(mut stream: impl EventStream) {
 /// A vCPU's times never exceed the trace's.
 fn analysed(data: &[u8]) {
     let Ok(mut stream) = instep_trace::open(Cursor::new(data), "fuzz", OPTIONS) else { return };
-    let report = analyze(stream.as_mut(), &Settings::default());
+    let report = analyze(stream.as_mut(), &AnalysisSettings::default());
     for vcpu in report.vms.iter().flat_map(|vm| &vm.vcpus) {
         let times = [vcpu.run_ns, vcpu.steal_ns, vcpu.blocked_ns];
         let sum: u128 = times.into_iter().flatten().map(u128::from).sum();

@@ -9,7 +9,7 @@
 //! live host, the growth is.
 
 use anyhow::{Context, Result, bail};
-use instep_core::policy::{self, Settings};
+use instep_core::policy::{self, PolicySettings};
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
 use instep_host::discover::{Scan, ScanOptions, Scanner, snapshot};
@@ -109,7 +109,7 @@ fn measure(vms: u32) -> Result<Row> {
         let after = after?;
         let (took, seen) = timed(|| snapshot(&topology, Some(&before), &after, Some(WINDOW)));
         snapshots.push(took);
-        let (took, decision) = timed(|| policy::decide(&seen, &Settings::default()));
+        let (took, decision) = timed(|| policy::decide(&seen, &PolicySettings::default()));
         decides.push(took);
         walls.push(begun.elapsed());
         if decision.vms.len() != vms as usize {

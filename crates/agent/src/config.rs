@@ -6,7 +6,7 @@
 use crate::dispatch::config::DispatchConfig;
 use instep_core::expected;
 use instep_core::idset::NodeSet;
-use instep_core::policy::{PolicyName, Settings};
+use instep_core::policy::{PolicyName, PolicySettings};
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, SizeError};
 use instep_host::discover::Trust;
@@ -233,8 +233,8 @@ impl Config {
 
     /// What the policy is told.
     #[must_use]
-    pub fn settings(&self) -> Settings {
-        Settings {
+    pub fn settings(&self) -> PolicySettings {
+        PolicySettings {
             policy: self.policy,
             mend_conflicts: self.mend_conflicts,
             include_pinned: self.include_pinned,

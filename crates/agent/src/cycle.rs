@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::dispatch::{Dispatch, InForce};
 use crate::error::Error;
-use crate::holding::restored;
+use crate::holding::summarize_restore;
 use crate::left_alone::LeftAlone;
 use crate::memory::{Homes, Host, Limits, LiveHost};
 use crate::metrics::Metrics;
@@ -22,7 +22,7 @@ use instep_core::idset::CpuSet;
 use instep_core::snapshot::Vm;
 use instep_core::units::{NodeId, Tid};
 use instep_host::apply::{
-    Affinity, AffinityChange, Applied, Applier, Journal, Outcome, ThreadKey, ThreadKind,
+    Affinity, AffinityChange, Applied, Applier, ChangeOutcome, Journal, ThreadKey, ThreadKind,
 };
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -76,7 +76,7 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     let mut watch = Stopwatch::start();
     let journal = tools.applier.as_deref().map(Applier::journal).or(tools.known);
     tools.observer.read_definitions(config.discover.vm_settings);
-    let mut observation = tools.observer.look(journal, None)?;
+    let mut observation = tools.observer.observe(journal, None)?;
     tools.watch.take_held(&mut observation.snapshot.vms);
     keep_trusted(&mut observation.snapshot, &observation.scan, &config.trust());
     leave_ignored(&mut observation.snapshot, &observation.scan);
@@ -164,9 +164,9 @@ impl Done {
     }
 
     /// Ends the cycle: the next one goes on from here. Nothing was placed on a dry run.
-    pub(crate) fn settle(self, observer: &mut Observer, dry_run: bool) {
+    pub(crate) fn end_cycle(self, observer: &mut Observer, dry_run: bool) {
         let decision = if dry_run { Decision::default() } else { self.decision };
-        observer.settle(self.observation, &decision);
+        observer.remember_decision(self.observation, &decision);
     }
 
     /// Goes on when affinities are set: the kernel scheduler is told homes first, as vCPUs with a soft one
@@ -229,7 +229,7 @@ impl Done {
         let report = applier.restore_others(&placed)?;
         self.restored = report.restored;
         if report.restored != 0 {
-            sink.notice(&format!("VMs that are no longer placed: {}", restored(&report)));
+            sink.notice(&format!("VMs that are no longer placed: {}", summarize_restore(&report)));
         }
         Ok(())
     }
@@ -265,7 +265,7 @@ impl Done {
 fn carry_out<A: Affinity>(
     applier: &mut Applier<A>,
     changes: &[AffinityChange],
-) -> Result<Vec<Outcome>, Error> {
+) -> Result<Vec<ChangeOutcome>, Error> {
     if changes.is_empty() {
         return Ok(Vec::new());
     }

@@ -49,7 +49,7 @@ mod tests {
         made.push(vm.load(Milli(1)));
         made.write(dir.path()).unwrap();
         let mut observer = Observer::new(Root::at(dir.path()), ScanOptions::once()).unwrap();
-        let mut snapshot = observer.look(None, None).unwrap().snapshot;
+        let mut snapshot = observer.observe(None, None).unwrap().snapshot;
         let vm = &mut snapshot.vms[0];
         vm.memory = [(NodeId(0), Bytes::from_mib(20)), (NodeId(1), Bytes::from_mib(1004))].into();
         vm.placed = NodeSet::one(NodeId(1));

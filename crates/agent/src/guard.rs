@@ -98,7 +98,7 @@ impl Guard {
     }
 
     /// Starts one where none stands: it was killed, or could not be started before.
-    pub(crate) fn look(&mut self, sink: &mut dyn Sink) {
+    pub(crate) fn ensure_running(&mut self, sink: &mut dyn Sink) {
         let ended = |standing: &mut Standing| standing.child.try_wait().ok().flatten();
         if let Some(status) = self.standing.as_mut().and_then(ended) {
             sink.notice(&format!("the guardian ended ({status}); another one is started"));
@@ -131,7 +131,7 @@ impl Guard {
 /// Whether nothing is recorded that anybody would have to put back. What cannot be read is not
 /// settled: the guardian tells of it.
 pub(crate) fn is_settled(state: &StateDir, left: &impl Left) -> bool {
-    left.look(state).is_ok_and(|left| left.is_none_or(|left| left.holder == Holder::Kept))
+    left.read_record(state).is_ok_and(|left| left.is_none_or(|left| left.holder == Holder::Kept))
 }
 
 /// That there is no guardian, and what follows from it.
@@ -253,7 +253,7 @@ mod tests {
         let until = |guard: &mut Guard, heard: &mut Heard, stands: bool| {
             let limit = Instant::now() + Duration::from_secs(20);
             for looks in 0.. {
-                guard.look(heard);
+                guard.ensure_running(heard);
                 if guard.standing.is_some() == stands && (stands || looks == 50) {
                     return;
                 }
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(heard.0.len(), 1, "{:?}", heard.0);
         std::fs::write(may, "").unwrap();
         until(&mut guard, &mut heard, true);
-        guard.look(&mut heard);
+        guard.ensure_running(&mut heard);
         assert!(heard.0.len() == 2 && heard.0[1].contains("stands again"), "{:?}", heard.0);
         guard.release();
     }
@@ -281,7 +281,7 @@ mod tests {
             let mut guard = Guard::start(Some(command), &mut heard);
             assert!(heard.0.len() == 1 && heard.0[0].contains(why), "{:?}", heard.0);
             assert!(heard.0[0].contains("instep restore"), "{:?}", heard.0);
-            guard.look(&mut heard);
+            guard.ensure_running(&mut heard);
             guard.release();
             assert_eq!(heard.0.len(), 1);
         }

@@ -39,7 +39,7 @@ pub(crate) fn begin(state: &StateDir, sink: &mut dyn Sink) -> Result<Applier, Er
     }
     if applier.journal().is_abandoned()? {
         let report = applier.restore()?;
-        let mut lines = told(&report);
+        let mut lines = describe_restore(&report);
         lines[0].insert_str(0, "an earlier run ended without restoring; ");
         lines.iter().for_each(|line| sink.notice(line));
     } else if applier.journal().is_void()? {
@@ -90,8 +90,8 @@ pub(crate) fn take_over<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Si
 
 /// A restore in words: one line, one for each thread that is not as it was found, and one for DAMON's monitor.
 #[must_use]
-pub fn told(report: &RestoreReport) -> Vec<String> {
-    let mut lines = vec![restored(report)];
+pub fn describe_restore(report: &RestoreReport) -> Vec<String> {
+    let mut lines = vec![summarize_restore(report)];
     lines.extend(report.left_alone.iter().map(ToString::to_string));
     let failed = |(tid, error): &(Tid, _)| format!("thread {tid} could not be restored: {error}");
     lines.extend(report.failed.iter().map(failed));
@@ -101,7 +101,7 @@ pub fn told(report: &RestoreReport) -> Vec<String> {
 
 /// A restore in one line.
 #[must_use]
-pub fn restored(report: &RestoreReport) -> String {
+pub fn summarize_restore(report: &RestoreReport) -> String {
     let mut text = match report.restored {
         0 => "there was no affinity to put back".to_owned(),
         1 => "1 thread has its original affinity again".to_owned(),
@@ -126,10 +126,13 @@ mod tests {
     #[test]
     fn a_restore_of_nothing_counts_no_threads() {
         let nothing = RestoreReport::default();
-        assert_eq!(restored(&nothing), "there was no affinity to put back");
+        assert_eq!(summarize_restore(&nothing), "there was no affinity to put back");
         let gone = RestoreReport { gone: 2, ..RestoreReport::default() };
-        assert_eq!(restored(&gone), "there was no affinity to put back; 2 threads ended before");
+        assert_eq!(
+            summarize_restore(&gone),
+            "there was no affinity to put back; 2 threads ended before"
+        );
         let one = RestoreReport { restored: 1, ..RestoreReport::default() };
-        assert_eq!(restored(&one), "1 thread has its original affinity again");
+        assert_eq!(summarize_restore(&one), "1 thread has its original affinity again");
     }
 }

@@ -80,7 +80,7 @@ mod tests {
             std::fs::write(&stat, format!("{}(x{}", &text[..open], &text[close..])).unwrap();
         }
         let mut observer = Observer::new(Root::at(dir.path()), ScanOptions::once()).unwrap();
-        let mut observation = observer.look(None, None).unwrap();
+        let mut observation = observer.observe(None, None).unwrap();
         let trust = Config::default().trust();
         keep_trusted(&mut observation.snapshot, &observation.scan, &trust);
         observation

@@ -105,7 +105,7 @@ impl Observer {
         self.scanner.read_definitions(whether);
     }
 
-    /// Looks without deciding, so that the next [`look`](Self::look) has a window to measure.
+    /// Looks without deciding, so that the next [`observe`](Self::observe) has a window to measure.
     ///
     /// # Errors
     /// When the host cannot be read.
@@ -121,7 +121,7 @@ impl Observer {
     ///
     /// # Errors
     /// When the host cannot be read.
-    pub fn look(
+    pub fn observe(
         &mut self,
         journal: Option<&Journal>,
         elapsed: Option<Nanos>,
@@ -153,7 +153,7 @@ impl Observer {
 
     /// Remembers a look and what was decided on it: the next look's window begins there, and
     /// policies are told where they placed each VM.
-    pub(crate) fn settle(&mut self, observation: Observation, decision: &Decision) {
+    pub(crate) fn remember_decision(&mut self, observation: Observation, decision: &Decision) {
         let placed = decision.vms.iter().filter(|verdict| verdict.selected);
         let home =
             |verdict: &Verdict| Some((observation.key_of(verdict.vm)?, verdict.home.clone()));
@@ -305,7 +305,7 @@ pub fn facts_of<'a>(scan: &'a Scan, vm: &Vm) -> Option<&'a VmFacts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_core::policy::{Settings, decide};
+    use instep_core::policy::{PolicySettings, decide};
     use instep_core::units::{Bytes, Milli, NodeId};
     use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
     use std::path::Path;
@@ -333,7 +333,7 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         made.write(dir.path()).unwrap();
-        let snapshot = observer(dir.path()).look(None, None).unwrap().snapshot;
+        let snapshot = observer(dir.path()).observe(None, None).unwrap().snapshot;
         let weights: Vec<u32> = snapshot.vms.iter().map(|vm| vm.weight).collect();
         assert_eq!(weights, [75, 75, 150]);
     }
@@ -346,7 +346,7 @@ mod tests {
         blind.memory.enabled = false;
         let mut observer = Observer::new(Root::at(dir.path()), blind).unwrap();
         let memory = |observer: &mut Observer| {
-            observer.look(None, None).unwrap().snapshot.vms[0].memory_total()
+            observer.observe(None, None).unwrap().snapshot.vms[0].memory_total()
         };
         assert_eq!(memory(&mut observer), Bytes(0));
         observer.set_options(ScanOptions::default());
@@ -364,9 +364,9 @@ mod tests {
         }
         let mut observer = observer(dir.path());
         observer.begin().unwrap();
-        let told = observer.look(None, Some(Nanos::SECOND)).unwrap().scan.warnings;
+        let told = observer.observe(None, Some(Nanos::SECOND)).unwrap().scan.warnings;
         assert!(told.len() == 1 && told[0].starts_with("memory of 2 VMs is not in"), "{told:?}");
-        let told = observer.look(None, Some(Nanos::SECOND)).unwrap().scan.warnings;
+        let told = observer.observe(None, Some(Nanos::SECOND)).unwrap().scan.warnings;
         assert!(told.is_empty(), "{told:?}");
     }
 
@@ -375,11 +375,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         made().write(dir.path()).unwrap();
         let mut observer = observer(dir.path());
-        let seen = observer.look(None, None).unwrap();
+        let seen = observer.observe(None, None).unwrap();
         assert!(seen.snapshot.vms.iter().all(|vm| vm.placed.is_empty()));
-        let decision = decide(&seen.snapshot, &Settings::default());
-        observer.settle(seen, &decision);
-        let next = observer.look(None, Some(Nanos::SECOND)).unwrap().snapshot;
+        let decision = decide(&seen.snapshot, &PolicySettings::default());
+        observer.remember_decision(seen, &decision);
+        let next = observer.observe(None, Some(Nanos::SECOND)).unwrap().snapshot;
         for (vm, verdict) in next.vms.iter().zip(&decision.vms) {
             assert!(verdict.selected && vm.placed == verdict.home, "{}", vm.name);
         }
@@ -391,14 +391,14 @@ mod tests {
         let mut made = made();
         made.write(dir.path()).unwrap();
         let mut observer = observer(dir.path());
-        let seen = observer.look(None, None).unwrap();
-        let decision = decide(&seen.snapshot, &Settings::default());
-        observer.settle(seen, &decision);
+        let seen = observer.observe(None, None).unwrap();
+        let decision = decide(&seen.snapshot, &PolicySettings::default());
+        observer.remember_decision(seen, &decision);
         made.vms[0].started = Nanos(made.vms[0].started.0 + Nanos::SECOND.0);
         made.write(later.path()).unwrap();
         let root = Root::at(later.path());
         (observer.scanner, observer.root) = (Scanner::new(root.clone(), ScanOptions::once()), root);
-        let next = observer.look(None, Some(Nanos::SECOND)).unwrap().snapshot;
+        let next = observer.observe(None, Some(Nanos::SECOND)).unwrap().snapshot;
         assert!(next.vms[0].placed.is_empty() && !next.vms[1].placed.is_empty());
     }
 
@@ -425,8 +425,8 @@ mod tests {
                 let then = Scanner::new(Root::at(&before), ScanOptions::once()).scan().unwrap();
                 let mut observer = observer(&after);
                 observer.continue_from(then);
-                let snapshot = observer.look(None, None).unwrap().snapshot;
-                let bound = decide(&snapshot, &Settings::default()).actions.len();
+                let snapshot = observer.observe(None, None).unwrap().snapshot;
+                let bound = decide(&snapshot, &PolicySettings::default()).actions.len();
                 (snapshot.other_busy.milli_of(snapshot.window).0, bound)
             };
             assert_eq!(other(true), (2 * got, 0), "what they got and as much of their wait");
@@ -438,7 +438,7 @@ mod tests {
     fn vms_that_are_not_named_still_count_as_load() {
         let dir = tempfile::tempdir().unwrap();
         made().write(dir.path()).unwrap();
-        let mut snapshot = observer(dir.path()).look(None, None).unwrap().snapshot;
+        let mut snapshot = observer(dir.path()).observe(None, None).unwrap().snapshot;
         let (vcpus, other, busy) =
             (snapshot.vcpu_count(), snapshot.other_busy, snapshot.vms[1].busy());
         let load = snapshot.fixed_busy();
@@ -455,7 +455,7 @@ mod tests {
         made.vms[1] = made.vms[1].clone().steal(Milli(100));
         let dir = tempfile::tempdir().unwrap();
         made.write(dir.path()).unwrap();
-        let mut snapshot = observer(dir.path()).look(None, None).unwrap().snapshot;
+        let mut snapshot = observer(dir.path()).observe(None, None).unwrap().snapshot;
         let wanted = snapshot.vms[1].busy().0 + snapshot.vms[1].steal().0;
         assert!(wanted > snapshot.vms[1].busy().0);
         keep_only(&mut snapshot, &["a".into()]);
@@ -469,17 +469,18 @@ mod tests {
         made.write(dir.path()).unwrap();
         // Where libvirt would have put it no user can.
         made.give_to_user(dir.path(), 1, (4321, "/user.slice/user-4321.slice")).unwrap();
-        let look = |trust: &Trust| {
-            let Observation { mut snapshot, scan } = observer(dir.path()).look(None, None).unwrap();
+        let observe = |trust: &Trust| {
+            let Observation { mut snapshot, scan } =
+                observer(dir.path()).observe(None, None).unwrap();
             let busy = snapshot.fixed_busy().0 + snapshot.vms[1].busy().0;
             keep_trusted(&mut snapshot, &scan, trust);
             (snapshot, busy)
         };
-        let (others, busy) = look(&Trust::default());
+        let (others, busy) = observe(&Trust::default());
         assert_eq!((others.vms.len(), others.vcpu_count()), (1, 2));
         assert_eq!((others.opaque[0].name.as_str(), others.fixed_busy().0), ("b", busy));
         assert!(others.opaque[0].why.contains("user 4321"), "{}", others.opaque[0].why);
-        let (all, _) = look(&Trust::of(&["4321".to_owned()], &[]).unwrap());
+        let (all, _) = observe(&Trust::of(&["4321".to_owned()], &[]).unwrap());
         assert_eq!((all.vms.len(), all.vcpu_count()), (2, 4));
     }
 
@@ -489,10 +490,10 @@ mod tests {
         let mut made = made();
         made.vms[1].name = "a".to_owned();
         made.write(dir.path()).unwrap();
-        let look = || observer(dir.path()).look(None, None).unwrap().snapshot;
-        let mut both = look();
+        let observe = || observer(dir.path()).observe(None, None).unwrap().snapshot;
+        let mut both = observe();
         assert_eq!((keep_only(&mut both, &["a".into()]).len(), both.vms.len()), (0, 2));
-        let mut one = look();
+        let mut one = observe();
         let name = one.vms[1].name.clone();
         assert_eq!((keep_only(&mut one, &[name]).len(), one.vms.len()), (0, 1));
     }

@@ -7,15 +7,15 @@ mod keeper;
 mod moment;
 mod recorder;
 
-pub use history::{Change, History};
+pub use history::{History, PlacementChange};
 pub use host::PublishedHost;
 pub(crate) use keeper::Keeper;
 pub use keeper::WrittenMoment;
-pub use moment::{Moment, MomentChange, MomentHost, MomentNode, MomentVcpu, MomentVm};
+pub use moment::{MomentChange, MomentHost, MomentNode, MomentVcpu, MomentVm, PublishedCycle};
 
 use crate::state_file;
 use instep_core::policy::PolicyName;
-use instep_host::apply::{Instance, Life};
+use instep_host::apply::{Instance, InstanceLife};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ impl RunState {
 #[must_use]
 pub fn running(state: &Path) -> Option<RunState> {
     let stored: RunState = state_file::stored(state, FILE)?;
-    matches!(stored.instance.life(), Ok(Life::Runs)).then_some(stored)
+    matches!(stored.instance.life(), Ok(InstanceLife::Runs)).then_some(stored)
 }
 
 /// A run begins or has ended: what one told is no longer so.

@@ -12,7 +12,7 @@ use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
 use crate::guard::{Guard, Threads};
 use crate::holding::{begin, renew, take_over};
-pub use crate::holding::{restored, told};
+pub use crate::holding::{describe_restore, summarize_restore};
 use crate::left_alone::LeftAlone;
 pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
@@ -36,7 +36,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What to run with.
-pub struct Options<'a> {
+pub struct RunOptions<'a> {
     /// The configuration to begin with.
     pub config: Config,
     /// Reads it again on SIGHUP; `None` when no file holds it.
@@ -88,7 +88,7 @@ pub struct Ended {
 /// # Errors
 /// Another instance runs; the host cannot be read at the start or the journal not be written;
 /// every change was refused. What was changed is restored first, and the sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
-pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
+pub fn run(mut options: RunOptions<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     let state = match &options.hands {
         Hands::Free(state) => Some(state.clone()),
         Hands::Tied(_) => None,
@@ -127,7 +127,7 @@ pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error
 /// The kernel scheduler, where it is asked for: not for one cycle, whose end would end it, and not
 /// when nothing may be changed; then what would be done is told.
 fn dispatch(
-    options: &Options<'_>,
+    options: &RunOptions<'_>,
     observer: &Observer,
     sink: &mut dyn Sink,
 ) -> Result<Option<Dispatch>, Error> {
@@ -184,7 +184,7 @@ fn end<A: Affinity>(
 fn put_back<A: Affinity>(applier: &mut Applier<A>, sink: &mut dyn Sink) {
     match applier.restore() {
         Ok(report) if report.restored == 0 && report.failed.is_empty() => {}
-        Ok(report) => told(&report).iter().for_each(|line| sink.notice(line)),
+        Ok(report) => describe_restore(&report).iter().for_each(|line| sink.notice(line)),
         Err(source) => sink.notice(&Error::Ending { what: UNRESTORED, source }.to_string()),
     }
 }
@@ -202,7 +202,7 @@ enum Finish {
 }
 
 struct Agent<'a> {
-    options: Options<'a>,
+    options: RunOptions<'a>,
     observer: Observer,
     homes: Homes,
     host: LiveHost,
@@ -227,7 +227,7 @@ const LOOK: Duration = Duration::from_millis(200);
 const AFTER: Duration = Duration::from_millis(500);
 
 impl<'a> Agent<'a> {
-    fn start(mut options: Options<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
+    fn start(mut options: RunOptions<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
         options.events.hold_stops()?;
         let service = Service::begin(options.config.window);
         let observer = Observer::new(Root::live(), ScanOptions::once())?;
@@ -293,7 +293,7 @@ impl<'a> Agent<'a> {
                 }
                 Wake::Time => {}
             }
-            guard.look(sink);
+            guard.ensure_running(sink);
             if let Some(applier) = applier.as_deref_mut() {
                 renew(applier, sink)?;
             }
@@ -366,12 +366,12 @@ impl<'a> Agent<'a> {
     fn wait(&mut self, time: Duration, sink: &mut dyn Sink) -> Wake {
         let (waits, soon) = (Instant::now(), self.options.config.window.max(MIN_INTERVAL));
         let mut has_change = false;
-        self.watch.look(sink);
+        self.watch.supervise_scheduler(sink);
         loop {
             // This goes round more often, for VMs; a look at the scheduler reads all of /proc.
-            self.watch.look_if_due(sink);
+            self.watch.supervise_if_due(sink);
             self.service.sign();
-            if self.count > 0 && self.arrivals.look() {
+            if self.count > 0 && self.arrivals.poll_changes() {
                 has_change = true;
                 self.watch.note_arrivals(sink);
             }
@@ -396,7 +396,7 @@ impl<'a> Agent<'a> {
     ) -> Result<(usize, String), Error> {
         self.count += 1;
         self.began = Instant::now();
-        let Options { config, hands, events, once, .. } = &mut self.options;
+        let RunOptions { config, hands, events, once, .. } = &mut self.options;
         let service = &mut self.service;
         let known = match &*hands {
             Hands::Tied(known) => known.as_ref(),
@@ -434,7 +434,7 @@ impl<'a> Agent<'a> {
         let (vms, changes) = (Count::of(vms, "VM"), Count::of(changes, "change"));
         let status = format!("cycle {}: {vms}, {changes}", self.count);
         let failed = done.failed;
-        done.settle(&mut self.observer, dry_run);
+        done.end_cycle(&mut self.observer, dry_run);
         Ok((failed, status))
     }
 

@@ -42,7 +42,7 @@ pub(crate) trait Scheduler {
     fn follow_weights(&mut self);
 
     /// Looks after it. Returns what is worth telling.
-    fn look(&mut self) -> Vec<String>;
+    fn supervise(&mut self) -> Vec<String>;
 }
 
 /// The kernel scheduler, if it was asked for, and the homes that are soft.
@@ -107,22 +107,22 @@ impl<S: Scheduler> Watch<S> {
         if let Some(scheduler) = &mut self.scheduler {
             scheduler.note_homes(homes);
         }
-        self.look(sink);
+        self.supervise_scheduler(sink);
         let keeps = |vm| self.scheduler.as_ref().is_some_and(|it| it.keeps_home(vm));
         told.iter_mut().for_each(|told| told.taken = keeps(told.vm));
     }
 
     /// Looks after the scheduler now, and tells what is worth it.
-    pub(crate) fn look(&mut self, sink: &mut dyn Sink) {
+    pub(crate) fn supervise_scheduler(&mut self, sink: &mut dyn Sink) {
         self.looked = Instant::now();
-        let said = self.scheduler.as_mut().map(S::look).unwrap_or_default();
+        let said = self.scheduler.as_mut().map(S::supervise).unwrap_or_default();
         said.iter().for_each(|line| sink.notice(line));
     }
 
     /// In the midst of work that takes its time: looks when it is time to, and says whether the work is
     /// to end, as a cycle must follow soon.
     pub(crate) fn interrupts(&mut self, sink: &mut dyn Sink) -> bool {
-        self.look_if_due(sink);
+        self.supervise_if_due(sink);
         self.is_outdated()
     }
 
@@ -130,20 +130,20 @@ impl<S: Scheduler> Watch<S> {
     /// unless it was just before: a user who starts and ends processes that look like VMs would have /proc read all the time.
     pub(crate) fn note_arrivals(&mut self, sink: &mut dyn Sink) {
         self.has_arrivals = true;
-        self.look_if_due(sink);
+        self.supervise_if_due(sink);
     }
 
     /// Looks if it is time to, however often this is called.
-    pub(crate) fn look_if_due(&mut self, sink: &mut dyn Sink) {
+    pub(crate) fn supervise_if_due(&mut self, sink: &mut dyn Sink) {
         let is_rested = self.told_arrivals.is_none_or(|at| at.elapsed() >= self.between_arrivals);
         if self.has_arrivals && is_rested {
             (self.has_arrivals, self.told_arrivals) = (false, Some(Instant::now()));
             if let Some(scheduler) = &mut self.scheduler {
                 scheduler.note_arrivals();
             }
-            self.look(sink);
+            self.supervise_scheduler(sink);
         } else if self.looked.elapsed() >= self.every {
-            self.look(sink);
+            self.supervise_scheduler(sink);
         } else if let Some(scheduler) = &mut self.scheduler {
             scheduler.follow_weights();
         }

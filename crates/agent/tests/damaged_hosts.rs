@@ -2,12 +2,12 @@
 //! removed or turned into directories give warnings, errors or a poorer picture.
 
 use instep_core::decision::{Action, Decision};
-use instep_core::policy::{self, PolicyName, Settings};
+use instep_core::policy::{self, PolicyName, PolicySettings};
 use instep_core::snapshot::Snapshot;
 use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner, snapshot};
 use instep_host::topology;
-use instep_madehost::{Limits, Random, random, scratch};
+use instep_madehost::{HostSize, Random, random, scratch};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ fn damage_to_a_copy_brings_nothing_down() {
     let (mut decided, mut refused) = (0, 0);
     for seed in 0..40 {
         let mut dice = Random::new(1000 + seed);
-        let limits = Limits { nodes: 3, cores_per_node: 4, vms: 6, vcpus: 4, oddities: true };
+        let limits = HostSize { nodes: 3, cores_per_node: 4, vms: 6, vcpus: 4, oddities: true };
         let dir = tempfile::tempdir_in(scratch()).unwrap();
         random(seed, limits).write(dir.path()).unwrap();
         let mut all = Vec::new();
@@ -82,7 +82,11 @@ fn damage_to_a_copy_brings_nothing_down() {
             Ok(topology) => {
                 let seen = snapshot(&Arc::new(topology), None, &scan, None);
                 for policy in PolicyName::ALL {
-                    let settings = Settings { policy, mend_conflicts: true, ..Settings::default() };
+                    let settings = PolicySettings {
+                        policy,
+                        mend_conflicts: true,
+                        ..PolicySettings::default()
+                    };
                     let case = format!("seed {seed}, {policy}");
                     check(&policy::decide(&seen, &settings), &seen, &case);
                 }

@@ -7,7 +7,7 @@ mod seeds;
 #[path = "../../../fuzz/src/lib.rs"]
 mod targets;
 
-use instep_madehost::{Limits, Random, random, scratch};
+use instep_madehost::{HostSize, Random, random, scratch};
 
 /// Damaged copies of every seed.
 const MUTANTS: u64 = 60;
@@ -43,7 +43,7 @@ fn no_parser_falls_over_made_files_or_damage_to_them() {
     let mut fed = 0;
     for seed in 0..3 {
         let dir = tempfile::tempdir_in(scratch()).unwrap();
-        let limits = Limits { nodes: 2, cores_per_node: 3, vms: 7, vcpus: 3, oddities: true };
+        let limits = HostSize { nodes: 2, cores_per_node: 3, vms: 7, vcpus: 3, oddities: true };
         random(seed, limits).write(dir.path()).unwrap();
         let mut random = Random::new(seed);
         for (target, bytes) in seeds::collect(dir.path()).unwrap() {
@@ -60,7 +60,7 @@ fn no_parser_falls_over_made_files_or_damage_to_them() {
 #[test]
 fn every_target_has_seeds_and_a_binary() {
     let dir = tempfile::tempdir_in(scratch()).unwrap();
-    random(1, Limits::default()).write(dir.path()).unwrap();
+    random(1, HostSize::default()).write(dir.path()).unwrap();
     let seeds = seeds::collect(dir.path()).unwrap();
     let manifest = include_str!("../../../fuzz/Cargo.toml");
     for (name, _) in targets::TARGETS {

@@ -69,7 +69,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::Kind;
+    use crate::case::GuestKind;
 
     #[test]
     fn the_built_in_cases_are_cases_with_names_of_their_own() {
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(cut.map(|case| &case.name), None, "cut in the table");
         let quick = chosen(all.clone(), &[], true).unwrap();
         assert!(quick.len() >= 6 && quick.len() < all.len() / 2, "{}", quick.len());
-        assert!(quick.iter().any(|case| case.work.kind == Kind::Kvm));
+        assert!(quick.iter().any(|case| case.work.kind == GuestKind::Kvm));
     }
 
     #[test]

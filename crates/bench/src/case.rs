@@ -144,9 +144,8 @@ fn check_group(weight: u32, quota: Option<u32>) -> Result<(), String> {
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
 )]
-#[schemars(rename = "GuestKind")]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum GuestKind {
     /// A plain process in a cgroup, as a VM: its threads are the vCPUs.
     #[default]
     Process,
@@ -178,7 +177,7 @@ pub struct Work {
     pub count: u32,
     /// How it is run.
     #[serde(default)]
-    pub kind: Kind,
+    pub kind: GuestKind,
     /// The part of a CPU that each vCPU wants, above 0 and up to 1.
     #[serde(default = "whole")]
     pub demand: f64,
@@ -221,7 +220,7 @@ impl Work {
     /// Whether it is a ping that reports once in a measurement, over all of it; guests report twice a second.
     #[must_use]
     pub fn reports_once(&self) -> bool {
-        self.is_ping() && self.kind != Kind::Kvm
+        self.is_ping() && self.kind != GuestKind::Kvm
     }
 
     /// Whether alone it does the same as the other, so that one measurement tells of both: all but what
@@ -251,7 +250,7 @@ impl Work {
             return Err(format!("{} vcpus; possible are 1 to 64", self.vcpus));
         }
         check_group(self.weight, self.quota)?;
-        if self.kind == Kind::Kvm && (self.quota.is_some() || self.slice.is_some()) {
+        if self.kind == GuestKind::Kvm && (self.quota.is_some() || self.slice.is_some()) {
             return Err("quota and slice go with kind = \"process\" or \"host\"".to_owned());
         }
         if self.count == 0 || self.count > MAX_BESIDE {
@@ -260,14 +259,14 @@ impl Work {
         if !(self.demand > 0.0 && self.demand <= 1.0) {
             return Err(format!("demand {}; possible is above 0 up to 1", self.demand));
         }
-        if self.kind != Kind::Kvm && !self.programs.is_empty() {
+        if self.kind != GuestKind::Kvm && !self.programs.is_empty() {
             return Err("programs go with kind = \"kvm\"; others use the host's".to_owned());
         }
-        if self.kind != Kind::Process && !self.settings.is_empty() {
+        if self.kind != GuestKind::Process && !self.settings.is_empty() {
             return Err("settings go with kind = \"process\"".to_owned());
         }
         if self.realtime.is_some_and(|priority| {
-            self.kind != Kind::Host || !self.is_instep_load() || !(1..=99).contains(&priority)
+            self.kind != GuestKind::Host || !self.is_instep_load() || !(1..=99).contains(&priority)
         }) {
             return Err("realtime: 1 to 99, of kind = \"host\" and instep-load".to_owned());
         }
@@ -328,7 +327,7 @@ impl Case {
     #[must_use]
     pub fn guests(&self) -> Vec<(String, &Work)> {
         let mut named: Vec<(String, &Work)> = Vec::new();
-        for (_, work) in self.all().filter(|(_, work)| work.kind == Kind::Kvm) {
+        for (_, work) in self.all().filter(|(_, work)| work.kind == GuestKind::Kvm) {
             let base = format!("g{:08x}", fingerprint(work));
             let same = named.iter().filter(|(name, _)| name.starts_with(&base)).count();
             named.push((format!("{base}-{}", same + 1), work));
@@ -339,7 +338,7 @@ impl Case {
     /// Whether any of it is a real guest.
     #[must_use]
     pub fn has_guests(&self) -> bool {
-        self.all().any(|(_, work)| work.kind == Kind::Kvm)
+        self.all().any(|(_, work)| work.kind == GuestKind::Kvm)
     }
 
     /// Whether it can be run.

@@ -11,8 +11,7 @@ pub const ALONE: &str = "alone";
 
 /// One cell.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
-#[schemars(rename = "BenchCell")]
-pub struct Cell {
+pub struct BenchCell {
     /// The case's name.
     pub case: String,
     /// The scheduler's name, or [`ALONE`].
@@ -75,9 +74,10 @@ pub struct Cell {
 
 /// The cells of JSON lines, and how many lines are none.
 #[must_use]
-pub fn parse_lines(text: &str) -> (Vec<Cell>, usize) {
+pub fn parse_lines(text: &str) -> (Vec<BenchCell>, usize) {
     let lines = || text.lines().filter(|line| !line.trim().is_empty());
-    let cells: Vec<Cell> = lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let cells: Vec<BenchCell> =
+        lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let bad = lines().count() - cells.len();
     (cells, bad)
 }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn cells_travel_as_lines_and_others_are_counted() {
-        let cell = Cell { case: "a".to_owned(), rate: Some(1.5), ..Cell::default() };
+        let cell = BenchCell { case: "a".to_owned(), rate: Some(1.5), ..BenchCell::default() };
         let text = format!("{}\nnoise\n\n", serde_json::to_string(&cell).unwrap());
         assert_eq!(parse_lines(&text), (vec![cell], 1));
     }

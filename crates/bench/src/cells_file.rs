@@ -10,11 +10,11 @@
 //! The last line may be torn. It knows nothing of how cells are run.
 
 use crate::case::Case;
-use crate::cell::{ALONE, Cell};
+use crate::cell::{ALONE, BenchCell};
 use crate::error::Error;
 use crate::gather::{dilution, gather};
 use crate::plan::{Scheduler, Times};
-use crate::report::{Report, SCHEMA as REPORT_SCHEMA, TookPart};
+use crate::report::{BenchReport, SCHEMA as REPORT_SCHEMA, TookPart};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -66,7 +66,7 @@ pub struct Boot {
 enum Line {
     Order(Box<Order>),
     Boot(Boot),
-    Cell(Box<Cell>),
+    BenchCell(Box<BenchCell>),
 }
 
 /// What a file holds.
@@ -77,7 +77,7 @@ pub struct Kept {
     /// The machines.
     pub boots: Vec<Boot>,
     /// The finished cells, of those run twice the later.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<BenchCell>,
     /// What is wrong with it.
     pub warnings: Vec<String>,
 }
@@ -99,7 +99,7 @@ impl Kept {
             match serde_json::from_str(line) {
                 Ok(Line::Order(order)) if order.schema == SCHEMA => kept.ordered(*order),
                 Ok(Line::Boot(boot)) if kept.order.is_some() => kept.boots.push(boot),
-                Ok(Line::Cell(cell)) if kept.order.is_some() => kept.put(*cell),
+                Ok(Line::BenchCell(cell)) if kept.order.is_some() => kept.put(*cell),
                 _ if kept.order.is_none() => return None,
                 _ => bad += 1,
             }
@@ -153,8 +153,8 @@ impl Kept {
     }
 
     /// Adds a cell in the place of the same one; the work alone is another one in each boot.
-    pub fn put(&mut self, cell: Cell) {
-        let key = |cell: &Cell| {
+    pub fn put(&mut self, cell: BenchCell) {
+        let key = |cell: &BenchCell| {
             let boot = (cell.scheduler == ALONE).then_some(cell.boot);
             (cell.case.clone(), cell.scheduler.clone(), cell.run, boot)
         };
@@ -206,7 +206,7 @@ impl Kept {
 
     /// The figures of what is finished.
     #[must_use]
-    pub fn report(self) -> Option<Report> {
+    pub fn report(self) -> Option<BenchReport> {
         let order = self.order?;
         let machine = self.boots.last().cloned().unwrap_or_default();
         let mut kernels: Vec<&str> = self.boots.iter().map(|boot| boot.kernel.as_str()).collect();
@@ -218,7 +218,7 @@ impl Kept {
         }
         warnings.extend(self.cells.iter().flat_map(|cell| cell.warnings.clone()));
         warnings.dedup();
-        Some(Report {
+        Some(BenchReport {
             schema: REPORT_SCHEMA.to_owned(),
             kernel: machine.kernel,
             cpus: order.cases.iter().map(|case| case.host.cpus()).max().unwrap_or(0),
@@ -262,8 +262,8 @@ impl Keeper {
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn cell(&mut self, cell: &Cell) -> Result<(), Error> {
-        self.line(&Line::Cell(Box::new(cell.clone())))
+    pub fn cell(&mut self, cell: &BenchCell) -> Result<(), Error> {
+        self.line(&Line::BenchCell(Box::new(cell.clone())))
     }
 
     fn line(&mut self, line: &Line) -> Result<(), Error> {
@@ -302,10 +302,10 @@ mod tests {
         }
     }
 
-    fn cell(scheduler: &str, run: u32, boot: u32, rate: Option<f64>) -> Cell {
+    fn cell(scheduler: &str, run: u32, boot: u32, rate: Option<f64>) -> BenchCell {
         let failed = rate.is_none().then(|| "it died".to_owned());
         let (case, scheduler) = ("a".to_owned(), scheduler.to_owned());
-        Cell { case, scheduler, run, boot, rate, failed, ..Cell::default() }
+        BenchCell { case, scheduler, run, boot, rate, failed, ..BenchCell::default() }
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! alone in the same boot.
 
 use crate::case::Case;
-use crate::cell::{ALONE, Cell};
+use crate::cell::{ALONE, BenchCell};
 use crate::plan::{DEFAULT, Scheduler};
-use crate::report::{CaseReport, Outcome, Spread};
+use crate::report::{BenchOutcome, CaseReport, Spread};
 use std::collections::BTreeMap;
 
 /// What part of the time emulated CPUs may wait without a word.
@@ -12,7 +12,7 @@ const MUCH: f64 = 0.05;
 
 /// The figures of all cases that have cells, in the order of `cases`.
 #[must_use]
-pub fn gather(cases: &[Case], schedulers: &[Scheduler], cells: &[Cell]) -> Vec<CaseReport> {
+pub fn gather(cases: &[Case], schedulers: &[Scheduler], cells: &[BenchCell]) -> Vec<CaseReport> {
     let reports = cases.iter().map(|case| {
         // The work alone is measured once for all cases that have it.
         let same: Vec<&str> = cases
@@ -20,23 +20,23 @@ pub fn gather(cases: &[Case], schedulers: &[Scheduler], cells: &[Cell]) -> Vec<C
             .filter(|other| other.is_same_alone(case))
             .map(|other| other.name.as_str())
             .collect();
-        let is_own = |cell: &&Cell| {
+        let is_own = |cell: &&BenchCell| {
             cell.case == case.name
                 || (cell.scheduler == ALONE && same.contains(&cell.case.as_str()))
         };
-        let own: Vec<&Cell> = cells.iter().filter(is_own).collect();
+        let own: Vec<&BenchCell> = cells.iter().filter(is_own).collect();
         one(case, schedulers, &own)
     });
     reports.filter(|report| report.alone.is_some() || !report.results.is_empty()).collect()
 }
 
-fn one(case: &Case, schedulers: &[Scheduler], cells: &[&Cell]) -> CaseReport {
+fn one(case: &Case, schedulers: &[Scheduler], cells: &[&BenchCell]) -> CaseReport {
     let cpus = case.host.cpus();
     let share = case.share(cpus);
     let alone = alone_by_boot(cells);
-    let mut results: BTreeMap<String, Outcome> = BTreeMap::new();
+    let mut results: BTreeMap<String, BenchOutcome> = BTreeMap::new();
     for scheduler in schedulers {
-        let own: Vec<&&Cell> =
+        let own: Vec<&&BenchCell> =
             cells.iter().filter(|cell| cell.scheduler == scheduler.name).collect();
         if !own.is_empty() {
             results.insert(scheduler.name.clone(), outcome(&own, share, &alone));
@@ -64,8 +64,8 @@ fn one(case: &Case, schedulers: &[Scheduler], cells: &[&Cell]) -> CaseReport {
 
 /// The median speed beside the default's. Of rates where there are no speeds: machines of several
 /// boots differ, and the work alone takes that out.
-fn beside(outcome: &Outcome, default: &Outcome) -> Option<f64> {
-    let by = |of: fn(&Outcome) -> Option<&Spread>| {
+fn beside(outcome: &BenchOutcome, default: &BenchOutcome) -> Option<f64> {
+    let by = |of: fn(&BenchOutcome) -> Option<&Spread>| {
         let default = of(default)?.median;
         Some(of(outcome)?.median / default).filter(|_| default > 0.0)
     };
@@ -73,7 +73,7 @@ fn beside(outcome: &Outcome, default: &Outcome) -> Option<f64> {
 }
 
 /// The median rate alone, by boot.
-fn alone_by_boot(cells: &[&Cell]) -> BTreeMap<u32, f64> {
+fn alone_by_boot(cells: &[&BenchCell]) -> BTreeMap<u32, f64> {
     let mut rates: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.scheduler == ALONE) {
         rates.entry(cell.boot).or_default().extend(cell.rate);
@@ -82,15 +82,16 @@ fn alone_by_boot(cells: &[&Cell]) -> BTreeMap<u32, f64> {
     rates.into_iter().filter_map(median).filter(|(_, rate)| *rate > 0.0).collect()
 }
 
-fn outcome(cells: &[&&Cell], share: f64, alone: &BTreeMap<u32, f64>) -> Outcome {
-    let spread = |of: &dyn Fn(&Cell) -> Option<f64>| Spread::of(cells.iter().filter_map(|c| of(c)));
-    let speed = |cell: &Cell| Some(cell.rate? / (share * alone.get(&cell.boot)?));
+fn outcome(cells: &[&&BenchCell], share: f64, alone: &BTreeMap<u32, f64>) -> BenchOutcome {
+    let spread =
+        |of: &dyn Fn(&BenchCell) -> Option<f64>| Spread::of(cells.iter().filter_map(|c| of(c)));
+    let speed = |cell: &BenchCell| Some(cell.rate? / (share * alone.get(&cell.boot)?));
     let mut failed: Vec<String> = cells.iter().filter_map(|cell| cell.failed.clone()).collect();
     failed.dedup();
     let vms = cells.iter().map(|cell| cell.share_errors.len()).max().unwrap_or(0);
     let stacking = spread(&|cell| cell.stacking);
     let competing = spread(&|cell| cell.competing_modules);
-    Outcome {
+    BenchOutcome {
         fair_share_speed: spread(&speed),
         beside_default: None,
         rate: spread(&|cell| cell.rate),
@@ -123,7 +124,7 @@ pub fn is_diluted(waited: &Spread) -> bool {
 /// What is to be said when the machine below was busy: with the work of others every time is longer, and
 /// not for all schedulers alike.
 #[must_use]
-pub fn dilution(cells: &[Cell]) -> Option<String> {
+pub fn dilution(cells: &[BenchCell]) -> Option<String> {
     let all = Spread::of(cells.iter().filter_map(|cell| cell.diluted))?;
     is_diluted(&all).then(|| {
         format!(
@@ -147,10 +148,10 @@ mod tests {
         crate::case::parse(text, Path::new("x")).unwrap()
     }
 
-    fn cell(scheduler: &str, boot: u32, rate: Option<f64>) -> Cell {
+    fn cell(scheduler: &str, boot: u32, rate: Option<f64>) -> BenchCell {
         let failed = rate.is_none().then(|| "it died".to_owned());
         let (case, scheduler) = ("a".to_owned(), scheduler.to_owned());
-        Cell { case, scheduler, boot, rate, failed, ..Cell::default() }
+        BenchCell { case, scheduler, boot, rate, failed, ..BenchCell::default() }
     }
 
     fn schedulers() -> Vec<Scheduler> {
@@ -191,7 +192,7 @@ mod tests {
         let mut other = Case { name: "c".to_owned(), ..cases[0].clone() };
         other.work.vcpus = 1;
         cases.push(other);
-        let of = |case: &str, scheduler: &str, rate: f64| Cell {
+        let of = |case: &str, scheduler: &str, rate: f64| BenchCell {
             case: case.to_owned(),
             ..cell(scheduler, 0, Some(rate))
         };
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_vms_worst_error_of_its_share_is_its_own() {
-        let errors = |errors: &[f64]| Cell {
+        let errors = |errors: &[f64]| BenchCell {
             share_error: errors.iter().copied().reduce(f64::max),
             share_errors: errors.to_vec(),
             ..cell("instep", 0, Some(1.0))
@@ -227,12 +228,12 @@ mod tests {
 
     #[test]
     fn a_busy_machine_is_told_of_and_a_quiet_one_is_not() {
-        let cells = |all: &[f64]| -> Vec<Cell> {
-            let of = |diluted: &f64| Cell { diluted: Some(*diluted), ..Cell::default() };
+        let cells = |all: &[f64]| -> Vec<BenchCell> {
+            let of = |diluted: &f64| BenchCell { diluted: Some(*diluted), ..BenchCell::default() };
             all.iter().map(of).collect()
         };
         assert_eq!(dilution(&cells(&[0.01, 0.02, 0.1])), None);
-        assert_eq!(dilution(&[Cell::default()]), None);
+        assert_eq!(dilution(&[BenchCell::default()]), None);
         let said = dilution(&cells(&[0.3, 0.4, 0.5])).unwrap();
         assert!(said.contains("waited 40 %") && said.contains("30 to 50 %"), "{said}");
         assert!(dilution(&cells(&[0.0, 0.0, 0.5])).is_some(), "one cell was spoilt");

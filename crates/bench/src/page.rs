@@ -2,7 +2,7 @@
 //! medians with least and most, and the same as a table. Knows only reports.
 
 use crate::plan::WITHOUT;
-use crate::report::{CaseReport, Report, Spread, TookPart};
+use crate::report::{BenchReport, CaseReport, Spread, TookPart};
 use crate::table::{MEASURES, Measure, marked, number, shown};
 use instep_report::html::{self, add_paragraph, escaped};
 use instep_report::plot::{
@@ -24,7 +24,7 @@ body{max-width:900px}.about{text-align:left;white-space:normal;display:inline-bl
 
 /// The page of this report.
 #[must_use]
-pub fn page(report: &Report) -> String {
+pub fn page(report: &BenchReport) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
@@ -66,7 +66,7 @@ fn value(case: &CaseReport, name: &str, measure: &Measure) -> Option<Spread> {
     })
 }
 
-fn section(out: &mut String, report: &Report, measure: &Measure) {
+fn section(out: &mut String, report: &BenchReport, measure: &Measure) {
     let names: Vec<&str> = report.schedulers.iter().map(|s| s.name.as_str()).collect();
     let has = |case: &&CaseReport| names.iter().any(|name| value(case, name, measure).is_some());
     let cases: Vec<&CaseReport> = report.cases.iter().filter(has).collect();
@@ -161,7 +161,7 @@ fn lane(
     }
 }
 
-fn cases(out: &mut String, report: &Report) {
+fn cases(out: &mut String, report: &BenchReport) {
     let row = |case: &CaseReport| {
         let kind = format!("{:?}", case.kind).to_lowercase();
         let alone =
@@ -178,7 +178,7 @@ fn cases(out: &mut String, report: &Report) {
     let _ = writeln!(out, "<section>\n<h2>The cases</h2>\n{table}\n</section>");
 }
 
-fn write_notes(out: &mut String, report: &Report) {
+fn write_notes(out: &mut String, report: &BenchReport) {
     out.push_str("<section>\n<h2>What to know</h2>\n");
     for scheduler in &report.schedulers {
         if let Some(why) = &scheduler.why_not {
@@ -207,12 +207,12 @@ fn round(mark: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Outcome;
+    use crate::report::BenchOutcome;
 
-    fn report() -> Report {
-        let outcome = |speeds: &[f64]| Outcome {
+    fn report() -> BenchReport {
+        let outcome = |speeds: &[f64]| BenchOutcome {
             fair_share_speed: Spread::of(speeds.iter().copied()),
-            ..Outcome::default()
+            ..BenchOutcome::default()
         };
         let case = CaseReport {
             name: "a<b>".to_owned(),
@@ -231,7 +231,7 @@ mod tests {
         };
         let schedulers =
             vec![took("default", None), took("instep", None), took("scx_a", Some("no <clang>"))];
-        Report { schedulers, cases: vec![case], ..Report::default() }
+        BenchReport { schedulers, cases: vec![case], ..BenchReport::default() }
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
         let mut report = report();
         let many = (0..20).map(|n| CaseReport { name: format!("c{n}"), ..report.cases[0].clone() });
         report.cases = many.collect();
-        let far = Outcome { fair_share_speed: Spread::of([50.0]), ..Outcome::default() };
+        let far = BenchOutcome { fair_share_speed: Spread::of([50.0]), ..BenchOutcome::default() };
         report.cases[3].results.insert("instep".to_owned(), far);
         assert!(page(&report).contains(">50.0</text>"));
     }
@@ -262,8 +262,10 @@ mod tests {
             (0..20).map(|_| spread(&[0.5, 1.0])).chain([spread(&[0.5, 9.0])]).collect();
         assert!(most_of(&far) < 1.5);
         let mut report = report();
-        let wide =
-            Outcome { fair_share_speed: Spread::of([0.05, 0.05, 50.0]), ..Outcome::default() };
+        let wide = BenchOutcome {
+            fair_share_speed: Spread::of([0.05, 0.05, 50.0]),
+            ..BenchOutcome::default()
+        };
         report.cases[0].results.insert("instep".to_owned(), wide);
         assert!(page(&report).contains(">50.0</text>"), "its end is told");
     }
@@ -292,6 +294,6 @@ mod tests {
 
     #[test]
     fn a_report_of_nothing_is_a_page_too() {
-        assert!(page(&Report::default()).ends_with("</html>\n"));
+        assert!(page(&BenchReport::default()).ends_with("</html>\n"));
     }
 }

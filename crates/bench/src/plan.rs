@@ -6,7 +6,7 @@
 //! whoever comes first: each run begins with another scheduler. The work alone is measured in
 //! every run beside the default's block, once for all cases that have the same work.
 
-use crate::case::{Case, Kind, Shape};
+use crate::case::{Case, GuestKind, Shape};
 use crate::cell::ALONE;
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
@@ -113,7 +113,7 @@ impl Times {
         let ping = job.case.work.is_ping();
         let windows = job.case.weights && !job.alone;
         let least = match job.case.work.kind {
-            Kind::Kvm => LONG,
+            GuestKind::Kvm => LONG,
             _ if windows => LONG,
             _ if ping => WAKES,
             _ => Duration::ZERO,
@@ -362,7 +362,7 @@ mod tests {
             job(|job| job.case.work.load = "instep-load ping".to_owned()),
             [1500, 1500, 500]
         );
-        assert_eq!(job(|job| job.case.work.kind = Kind::Kvm), [1000, 2000, 500]);
+        assert_eq!(job(|job| job.case.work.kind = GuestKind::Kvm), [1000, 2000, 500]);
         assert_eq!(job(|job| (job.alone, job.trace) = (true, false)), [400, 1200, 0]);
         // Two cells, and what loading takes.
         let about: Vec<Duration> = blocks.iter().map(Block::about).collect();

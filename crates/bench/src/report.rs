@@ -1,8 +1,8 @@
 //! What a benchmark came to, as plain data. Its JSON is schema `instep.bench/1`: fractions from 0,
 //! rates per second, times in nanoseconds.
 
-use crate::case::Kind;
-use crate::cell::Cell;
+use crate::case::GuestKind;
+use crate::cell::BenchCell;
 use crate::plan::Scheduler;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ pub const SCHEMA: &str = "instep.bench/1";
 /// Everything.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "Bench")]
-pub struct Report {
+pub struct BenchReport {
     /// [`SCHEMA`].
     #[schemars(extend("const" = "instep.bench/1"))]
     pub schema: String,
@@ -56,7 +56,7 @@ pub struct TookPart {
     pub why_not: Option<String>,
 }
 
-impl Outcome {
+impl BenchOutcome {
     /// Whether this machine's other work made its figures worth little.
     #[must_use]
     pub fn is_diluted(&self) -> bool {
@@ -70,7 +70,7 @@ impl TookPart {
     pub fn all(
         schedulers: &[Scheduler],
         absent: &BTreeMap<String, String>,
-        cells: &[Cell],
+        cells: &[BenchCell],
     ) -> Vec<Self> {
         let one = |scheduler: &Scheduler| {
             let own = || cells.iter().filter(|cell| cell.scheduler == scheduler.name);
@@ -96,7 +96,7 @@ pub struct CaseReport {
     /// What it shows.
     pub about: String,
     /// How its work is run.
-    pub kind: Kind,
+    pub kind: GuestKind,
     /// The CPUs it had.
     pub cpus: u32,
     /// The vCPUs of the work.
@@ -108,13 +108,12 @@ pub struct CaseReport {
     /// The rate alone.
     pub alone: Option<Spread>,
     /// What it came to, by scheduler.
-    pub results: BTreeMap<String, Outcome>,
+    pub results: BTreeMap<String, BenchOutcome>,
 }
 
 /// A case under one scheduler.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
-#[schemars(rename = "BenchOutcome")]
-pub struct Outcome {
+pub struct BenchOutcome {
     /// Throughput / (fair share x throughput alone).
     pub fair_share_speed: Option<Spread>,
     /// The median rate / the default's median rate.
@@ -185,18 +184,18 @@ impl Spread {
     }
 }
 
-impl Report {
+impl BenchReport {
     /// What the mark of diluted figures means; nothing where there are none.
     pub(crate) fn legend_of_dilution(&self) -> Option<String> {
         let mut all = self.cases.iter().flat_map(|case| case.results.values());
-        all.any(Outcome::is_diluted).then(|| {
+        all.any(BenchOutcome::is_diluted).then(|| {
             format!("{DILUTED} emulated CPUs had to wait for those of this machine: diluted, measure again")
         })
     }
 
     /// Adds what another one has: schedulers and cases that are not here yet, and results of a case
     /// under schedulers that it was not run under here.
-    pub fn add(&mut self, other: Report) {
+    pub fn add(&mut self, other: BenchReport) {
         for took_part in other.schedulers {
             match self.schedulers.iter_mut().find(|own| own.name == took_part.name) {
                 // Who could not take part in one could in the other.
@@ -251,11 +250,16 @@ mod tests {
         assert_eq!(Spread::of([f64::INFINITY]), None);
     }
 
-    fn report(case: &str, scheduler: &str) -> Report {
-        let results = [(scheduler.to_owned(), Outcome::default())].into();
+    fn report(case: &str, scheduler: &str) -> BenchReport {
+        let results = [(scheduler.to_owned(), BenchOutcome::default())].into();
         let case = CaseReport { name: case.to_owned(), results, ..CaseReport::default() };
         let took = TookPart { name: scheduler.to_owned(), ..TookPart::default() };
-        Report { cases: vec![case], schedulers: vec![took], boots: 1, ..Report::default() }
+        BenchReport {
+            cases: vec![case],
+            schedulers: vec![took],
+            boots: 1,
+            ..BenchReport::default()
+        }
     }
 
     #[test]
@@ -274,7 +278,7 @@ mod tests {
         let mut report = report("a", "default");
         report.cases[0].alone = Spread::of([1.0, 2.0]);
         let text = serde_json::to_string(&report).unwrap();
-        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+        assert_eq!(serde_json::from_str::<BenchReport>(&text).unwrap(), report);
     }
 
     /// All keys of a document but those of `results`, which are names of schedulers.

@@ -1,7 +1,7 @@
 //! A report as text of at most 80 columns: a table of speeds, and one for each further measure that
 //! has values. Four schedulers stand side by side; more make another table below.
 
-use crate::report::{CaseReport, DILUTED, Outcome, Report, Spread};
+use crate::report::{BenchOutcome, BenchReport, CaseReport, DILUTED, Spread};
 use instep_report::table::{Side, Spacing, aligned};
 use instep_report::text::paragraph;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ const SIDE: usize = 4;
 /// One table's measure.
 pub(crate) struct Measure {
     pub(crate) title: &'static str,
-    pub(crate) of: fn(&Outcome) -> Option<Spread>,
+    pub(crate) of: fn(&BenchOutcome) -> Option<Spread>,
     /// What is shown is the value times this.
     pub(crate) by: f64,
     /// Whether 1 is what it is held against.
@@ -26,12 +26,12 @@ fn exact(value: Option<f64>) -> Option<Spread> {
     Spread::of(value)
 }
 
-const fn measure(title: &'static str, by: f64, of: fn(&Outcome) -> Option<Spread>) -> Measure {
+const fn measure(title: &'static str, by: f64, of: fn(&BenchOutcome) -> Option<Spread>) -> Measure {
     Measure { title, of, by, one: false }
 }
 
 /// One that is held against 1.
-const fn speed(title: &'static str, of: fn(&Outcome) -> Option<Spread>) -> Measure {
+const fn speed(title: &'static str, of: fn(&BenchOutcome) -> Option<Spread>) -> Measure {
     Measure { title, of, by: 1.0, one: true }
 }
 
@@ -59,7 +59,7 @@ pub(crate) const MEASURES: [Measure; 12] = [
 
 /// The whole report.
 #[must_use]
-pub fn table(report: &Report) -> String {
+pub fn table(report: &BenchReport) -> String {
     let mut out = format!("kernel {}, {}\n", report.kernel, report.machine);
     let _ = writeln!(
         out,
@@ -104,7 +104,7 @@ pub fn table(report: &Report) -> String {
 }
 
 /// One measure of some schedulers; nothing when there is no value.
-fn one(out: &mut String, report: &Report, measure: &Measure, names: &[&str]) {
+fn one(out: &mut String, report: &BenchReport, measure: &Measure, names: &[&str]) {
     let value = |case: &CaseReport, name: &str| case.results.get(name).and_then(measure.of);
     let has = |case: &&CaseReport| names.iter().any(|name| value(case, name).is_some());
     let cases: Vec<&CaseReport> = report.cases.iter().filter(has).collect();
@@ -139,7 +139,7 @@ fn one(out: &mut String, report: &Report, measure: &Measure, names: &[&str]) {
 }
 
 /// [`shown`], with a mark where the figures are diluted.
-pub(crate) fn marked(outcome: &Outcome, spread: &Spread, by: f64) -> String {
+pub(crate) fn marked(outcome: &BenchOutcome, spread: &Spread, by: f64) -> String {
     if outcome.is_diluted() {
         format!("{}{DILUTED}", shown_in(spread, by, COLUMN - 2))
     } else {
@@ -212,14 +212,16 @@ mod tests {
     use super::*;
     use crate::report::TookPart;
 
-    fn report() -> Report {
-        let outcome = |values: &[f64]| Outcome {
+    fn report() -> BenchReport {
+        let outcome = |values: &[f64]| BenchOutcome {
             fair_share_speed: Spread::of(values.iter().copied()),
             stacking: Some(0.25),
-            ..Outcome::default()
+            ..BenchOutcome::default()
         };
-        let failed =
-            Outcome { failed: vec!["it\x1b[2J fell out".to_owned()], ..Outcome::default() };
+        let failed = BenchOutcome {
+            failed: vec!["it\x1b[2J fell out".to_owned()],
+            ..BenchOutcome::default()
+        };
         let names = ["default", "instep", "scx_cosmos", "scx_bpfland", "instep-without-gang"];
         let case = CaseReport {
             name: "spin-100us-at-a-fair-share-of-50".to_owned(),
@@ -236,7 +238,7 @@ mod tests {
         let took = |name: &str| TookPart { name: name.to_owned(), ..TookPart::default() };
         let mut schedulers: Vec<TookPart> = names.iter().map(|name| took(name)).collect();
         schedulers[3].why_not = Some("it is not built: clang-19 is missing".to_owned());
-        Report { schedulers, cases: vec![case], ..Report::default() }
+        BenchReport { schedulers, cases: vec![case], ..BenchReport::default() }
     }
 
     #[test]
@@ -255,8 +257,9 @@ mod tests {
         for median in values {
             for (min, max) in values.into_iter().flat_map(|min| values.map(|max| (min, max))) {
                 let spread = Spread { median, min, max, runs: 3, ..Spread::default() };
-                let diluted = Outcome { diluted: Spread::of([0.5]), ..Outcome::default() };
-                for outcome in [Outcome::default(), diluted] {
+                let diluted =
+                    BenchOutcome { diluted: Spread::of([0.5]), ..BenchOutcome::default() };
+                for outcome in [BenchOutcome::default(), diluted] {
                     let text = marked(&outcome, &spread, 1.0);
                     assert!(text.chars().count() < COLUMN, "{text}: {min} {median} {max}");
                 }

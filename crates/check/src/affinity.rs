@@ -1,8 +1,8 @@
 //! Affinity kept: a task begins to run only where it may, and does not stay where it may no more.
 //! Where it waits does not matter.
 
-use super::picture::{Life, Picture};
-use super::{Checker, Fact, What};
+use super::picture::{Picture, TaskLife};
+use super::{Checker, Fact, FactKind};
 
 /// How long a task may go on where it may not any more, nanoseconds: the interrupt that tells its
 /// CPU.
@@ -18,7 +18,7 @@ impl Checker for Affinity {
     }
 
     fn fact(&mut self, picture: &Picture, fact: &Fact) -> Option<String> {
-        let What::Start { task, cpu } = fact.what else { return None };
+        let FactKind::Start { task, cpu } = fact.what else { return None };
         let allowed = &picture.tasks[task as usize].allowed;
         (!allowed.has(cpu as usize))
             .then(|| format!("task {task} begins to run on CPU {cpu}; it may use {allowed:?}"))
@@ -26,7 +26,7 @@ impl Checker for Affinity {
 
     fn span(&mut self, picture: &Picture, to: u64) -> Option<String> {
         let strays = |task: &super::picture::TaskPicture| {
-            task.life == Life::Running
+            task.life == TaskLife::Running
                 && !task.allowed.has(task.cpu)
                 && to - task.allowed_since.min(to) > GRACE
         };

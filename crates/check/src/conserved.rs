@@ -2,8 +2,8 @@
 //! tasks begin to run, only running ones stop, only blocked ones wake. So every nanosecond of every
 //! CPU belongs to one task or to nobody, and what tasks had is what CPUs gave.
 
-use super::picture::{Life, Picture};
-use super::{Checker, Fact, What};
+use super::picture::{Picture, TaskLife};
+use super::{Checker, Fact, FactKind};
 
 /// The checker.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,20 +40,20 @@ impl Checker for Conserved {
         let id = fact.what.task();
         let task = &picture.tasks[id as usize];
         let running = |cpu: u32| picture.cpus[cpu as usize].running;
-        let is = |life: Life| task.life == life;
+        let is = |life: TaskLife| task.life == life;
         match fact.what {
-            What::Start { cpu, .. } if !is(Life::Waiting) => {
+            FactKind::Start { cpu, .. } if !is(TaskLife::Waiting) => {
                 Some(format!("task {id} begins to run on CPU {cpu} while {}", describe(task)))
             }
-            What::Start { cpu, .. } => running(cpu)
+            FactKind::Start { cpu, .. } => running(cpu)
                 .map(|other| format!("task {id} begins on CPU {cpu}, on which {other} runs")),
-            What::Stop { cpu, .. } if running(cpu) != Some(id) => {
+            FactKind::Stop { cpu, .. } if running(cpu) != Some(id) => {
                 Some(format!("task {id} stops on CPU {cpu}, on which it does not run"))
             }
-            What::Wake { .. } if !is(Life::Blocked) => {
+            FactKind::Wake { .. } if !is(TaskLife::Blocked) => {
                 Some(format!("task {id} is woken while {}", describe(task)))
             }
-            What::Move { cpu, .. } if !is(Life::Waiting) => {
+            FactKind::Move { cpu, .. } if !is(TaskLife::Waiting) => {
                 Some(format!("task {id} moves to CPU {cpu} while {}", describe(task)))
             }
             _ => None,
@@ -69,8 +69,8 @@ impl Checker for Conserved {
 
 fn describe(task: &super::picture::TaskPicture) -> String {
     match task.life {
-        Life::Blocked => "it is blocked".to_owned(),
-        Life::Waiting => format!("it waits on CPU {}", task.cpu),
-        Life::Running => format!("it runs on CPU {}", task.cpu),
+        TaskLife::Blocked => "it is blocked".to_owned(),
+        TaskLife::Waiting => format!("it waits on CPU {}", task.cpu),
+        TaskLife::Running => format!("it runs on CPU {}", task.cpu),
     }
 }

@@ -17,12 +17,12 @@ pub struct Fact {
     /// Nanoseconds since the beginning.
     pub at: u64,
     /// What happened.
-    pub what: What,
+    pub what: FactKind,
 }
 
 /// What happened. Tasks (vCPUs) and CPUs are indices from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum FactKind {
     /// A waiting task begins to run (`sched_switch`'s next).
     Start {
         /// The task.
@@ -62,7 +62,7 @@ pub enum What {
     },
 }
 
-impl What {
+impl FactKind {
     /// Whom it is about.
     #[must_use]
     pub fn task(&self) -> u32 {

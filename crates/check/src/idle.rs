@@ -1,8 +1,8 @@
 //! Work conservation: no CPU is idle for long while at every moment somebody waits who may use it, the
 //! same task or one after the other.
 
-use super::picture::{Life, Picture};
-use super::{Checker, Fact, What};
+use super::picture::{Picture, TaskLife};
+use super::{Checker, Fact, FactKind};
 
 /// The checker.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Checker for Idle {
     }
 
     fn fact(&mut self, picture: &Picture, fact: &Fact) -> Option<String> {
-        if let What::Allowed { cpus, .. } = &fact.what {
+        if let FactKind::Allowed { cpus, .. } = &fact.what {
             self.silent |= !self.pinned && (cpus.count() as usize) < picture.cpus.len();
         }
         None
@@ -48,7 +48,7 @@ impl Checker for Idle {
                 continue;
             }
             let waits = |task: &super::picture::TaskPicture| {
-                task.life == Life::Waiting && task.allowed.has(at)
+                task.life == TaskLife::Waiting && task.allowed.has(at)
             };
             let Some(task) = picture.tasks.iter().position(waits) else {
                 *since = None;

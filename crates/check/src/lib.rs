@@ -1,7 +1,7 @@
 //! Checkers over schedules, simulated or recorded: each reads a stream of [`Fact`]s and says when a
 //! rule is broken.
 //!
-//! A [`Watch`] draws the [`picture`] of the facts and shows it to its checkers, each of which knows one
+//! A [`RuleWatch`] draws the [`picture`] of the facts and shows it to its checkers, each of which knows one
 //! rule. Rules that not every scheduler promises are checked by its [`Promises`]. Time in which
 //! nothing lasts is not judged: what holds between two facts of the same instant never was.
 //!
@@ -23,7 +23,7 @@ mod woken;
 
 pub use affinity::Affinity;
 pub use conserved::Conserved;
-pub use fact::{Fact, What};
+pub use fact::{Fact, FactKind};
 pub use idle::Idle;
 pub use promise::Promises;
 pub use share::Share;
@@ -60,8 +60,7 @@ pub trait Checker: fmt::Debug {
 
 /// A rule that was broken; every document has it in the form that is derived here.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-#[schemars(rename = "ScheduleFinding")]
-pub struct Finding {
+pub struct ScheduleFinding {
     /// The rule: a checker's name.
     pub rule: &'static str,
     /// When it was found, nanoseconds.
@@ -71,7 +70,7 @@ pub struct Finding {
     pub what: String,
 }
 
-impl Finding {
+impl ScheduleFinding {
     /// The finding with every `task N` and `VM N` in it named by these functions.
     #[must_use]
     pub fn named(mut self, task: &dyn Fn(usize) -> String, vm: &dyn Fn(usize) -> String) -> Self {
@@ -92,7 +91,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for ScheduleFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {} us: {}", self.rule, self.at / 1000, self.what)
     }
@@ -100,12 +99,12 @@ impl fmt::Display for Finding {
 
 /// A picture and those who look at it.
 #[derive(Debug)]
-pub struct Watch {
+pub struct RuleWatch {
     picture: Picture,
     checkers: Vec<Box<dyn Checker>>,
 }
 
-impl Watch {
+impl RuleWatch {
     /// Judges the schedule of these tasks (the VM of each and its weight) on so many CPUs.
     #[must_use]
     pub fn new(cpus: usize, tasks: &[(usize, u32)], checkers: Vec<Box<dyn Checker>>) -> Self {
@@ -116,8 +115,8 @@ impl Watch {
     ///
     /// # Errors
     /// The first rule that is broken.
-    pub fn see(&mut self, fact: &Fact) -> Result<(), Finding> {
-        let found = |rule, what| Finding { rule, at: fact.at, what };
+    pub fn see(&mut self, fact: &Fact) -> Result<(), ScheduleFinding> {
+        let found = |rule, what| ScheduleFinding { rule, at: fact.at, what };
         if fact.at < self.picture.now {
             let what = format!("{:?} comes after {} ns", fact.what, self.picture.now);
             return Err(found("order", what));
@@ -139,11 +138,11 @@ impl Watch {
     ///
     /// # Errors
     /// The first rule that is broken.
-    pub fn pass(&mut self, to: u64) -> Result<(), Finding> {
+    pub fn pass(&mut self, to: u64) -> Result<(), ScheduleFinding> {
         if to > self.picture.now {
             for checker in &mut self.checkers {
                 if let Some(what) = checker.span(&self.picture, to) {
-                    return Err(Finding { rule: checker.name(), at: to, what });
+                    return Err(ScheduleFinding { rule: checker.name(), at: to, what });
                 }
             }
             self.picture.pass(to);
@@ -155,10 +154,10 @@ impl Watch {
     ///
     /// # Errors
     /// The first rule that is broken.
-    pub fn end(&mut self) -> Result<(), Finding> {
+    pub fn end(&mut self) -> Result<(), ScheduleFinding> {
         for checker in &mut self.checkers {
             if let Some(what) = checker.end(&self.picture) {
-                return Err(Finding { rule: checker.name(), at: self.picture.now, what });
+                return Err(ScheduleFinding { rule: checker.name(), at: self.picture.now, what });
             }
         }
         Ok(())

@@ -1,12 +1,12 @@
 //! The schedule as the facts so far draw it: who runs, waits or is blocked, where, and since when.
 //! Takes every fact as it comes; what cannot be is for the checkers to say.
 
-use super::{Fact, What};
+use super::{Fact, FactKind};
 use crate::mask::Mask;
 
 /// Where a task is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum TaskLife {
     /// Wants no CPU.
     Blocked,
     /// Wants one.
@@ -23,7 +23,7 @@ pub struct TaskPicture {
     /// Its VM's weight.
     pub weight: u32,
     /// Where it is in its life.
-    pub life: Life,
+    pub life: TaskLife,
     /// Since when, nanoseconds. A wait that a run of no length interrupts goes on.
     pub since: u64,
     /// Since when, a run of no length being one, nanoseconds.
@@ -76,7 +76,7 @@ impl Picture {
         let task = |(vm, weight): &(usize, u32)| TaskPicture {
             vm: *vm,
             weight: *weight,
-            life: Life::Blocked,
+            life: TaskLife::Blocked,
             since: 0,
             queued: 0,
             woken: false,
@@ -93,7 +93,7 @@ impl Picture {
 
     /// Whether a task and a CPU of these numbers exist.
     #[must_use]
-    pub fn knows(&self, what: &What) -> bool {
+    pub fn knows(&self, what: &FactKind) -> bool {
         (what.task() as usize) < self.tasks.len()
             && what.cpu().is_none_or(|cpu| (cpu as usize) < self.cpus.len())
     }
@@ -111,23 +111,23 @@ impl Picture {
     pub fn draw(&mut self, fact: &Fact) {
         self.pass(fact.at);
         let task = &mut self.tasks[fact.what.task() as usize];
-        let was = task.life == Life::Waiting;
+        let was = task.life == TaskLife::Waiting;
         match &fact.what {
-            What::Start { task: id, cpu } => {
-                if task.life != Life::Running {
+            FactKind::Start { task: id, cpu } => {
+                if task.life != TaskLife::Running {
                     task.waited_from = task.since;
                 }
-                task.become_(Life::Running, fact.at);
+                task.become_(TaskLife::Running, fact.at);
                 task.go(*cpu as usize, fact.at);
                 self.cpus[*cpu as usize].change(Some(*id), fact.at);
             }
-            What::Stop { cpu, blocks, .. } => {
+            FactKind::Stop { cpu, blocks, .. } => {
                 let ran = fact.at - task.since.min(fact.at);
                 let (from, woken) = (task.waited_from, task.woken);
-                if task.life == Life::Running {
+                if task.life == TaskLife::Running {
                     task.ran += ran;
                 }
-                task.become_(if *blocks { Life::Blocked } else { Life::Waiting }, fact.at);
+                task.become_(if *blocks { TaskLife::Blocked } else { TaskLife::Waiting }, fact.at);
                 if ran == 0 && !*blocks {
                     (task.since, task.woken) = (from, woken);
                 } else {
@@ -135,18 +135,18 @@ impl Picture {
                 }
                 self.cpus[*cpu as usize].change(None, fact.at);
             }
-            What::Wake { cpu, .. } => {
-                task.become_(Life::Waiting, fact.at);
+            FactKind::Wake { cpu, .. } => {
+                task.become_(TaskLife::Waiting, fact.at);
                 task.woken = true;
                 task.go(*cpu as usize, fact.at);
             }
-            What::Move { cpu, .. } => task.go(*cpu as usize, fact.at),
-            What::Allowed { cpus, .. } => {
+            FactKind::Move { cpu, .. } => task.go(*cpu as usize, fact.at),
+            FactKind::Allowed { cpus, .. } => {
                 task.allowed = cpus.clone();
                 task.allowed_since = fact.at;
             }
         }
-        let is = self.tasks[fact.what.task() as usize].life == Life::Waiting;
+        let is = self.tasks[fact.what.task() as usize].life == TaskLife::Waiting;
         self.waiting = self.waiting + usize::from(is) - usize::from(was);
     }
 }
@@ -155,11 +155,12 @@ impl TaskPicture {
     /// CPU time it had up to `now`, nanoseconds.
     #[must_use]
     pub fn had(&self, now: u64) -> u64 {
-        let current = if self.life == Life::Running { now.saturating_sub(self.since) } else { 0 };
+        let current =
+            if self.life == TaskLife::Running { now.saturating_sub(self.since) } else { 0 };
         self.ran + current
     }
 
-    fn become_(&mut self, life: Life, at: u64) {
+    fn become_(&mut self, life: TaskLife, at: u64) {
         (self.life, self.since, self.queued) = (life, at, at);
     }
 

@@ -2,7 +2,7 @@
 //! same CPUs and there are enough of them for all.
 
 use super::Checker;
-use super::picture::{Life, Picture};
+use super::picture::{Picture, TaskLife};
 
 /// The checker.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl Checker for Stacking {
     }
 
     fn fact(&mut self, _picture: &Picture, fact: &super::Fact) -> Option<String> {
-        if matches!(fact.what, super::What::Allowed { .. }) {
+        if matches!(fact.what, super::FactKind::Allowed { .. }) {
             self.able.clear();
         }
         None
@@ -46,7 +46,7 @@ impl Checker for Stacking {
         }
         let able = &self.able;
         let runnable =
-            picture.tasks.iter().filter(|task| task.life != Life::Blocked && able[task.vm]);
+            picture.tasks.iter().filter(|task| task.life != TaskLife::Blocked && able[task.vm]);
         self.places.clear();
         self.places.extend(runnable.map(|task| (task.vm, task.cpu)));
         self.places.sort_unstable();

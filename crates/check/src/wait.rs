@@ -2,7 +2,7 @@
 //! times as its weight is larger: with equal weights each goes round once.
 
 use super::Checker;
-use super::picture::{Life, Picture};
+use super::picture::{Picture, TaskLife};
 
 /// The checker.
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ impl Checker for Wait {
             self.bounds = self.bounds(picture);
         }
         let late = |(task, bound): (&super::picture::TaskPicture, &u64)| {
-            task.vm >= self.from && task.life == Life::Waiting && to - task.since > *bound
+            task.vm >= self.from && task.life == TaskLife::Waiting && to - task.since > *bound
         };
         let at = picture.tasks.iter().zip(&self.bounds).position(late)?;
         let (task, ms) = (&picture.tasks[at], 1_000_000);

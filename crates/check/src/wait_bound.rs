@@ -13,7 +13,7 @@
 //! nothing of threads of no VM but that they want a CPU, too.
 
 use super::Checker;
-use super::picture::{Life, Picture, TaskPicture};
+use super::picture::{Picture, TaskLife, TaskPicture};
 use instep_core::measure;
 
 /// The bound.
@@ -47,7 +47,7 @@ impl Checked {
     fn bound(&self, picture: &Picture, own: &TaskPicture) -> u64 {
         let all = picture.tasks.iter().map(|task| task.vm + 1).max().unwrap_or(0);
         let mut claims = vec![(0, 0); all];
-        let runnable = picture.tasks.iter().filter(|task| task.life != Life::Blocked);
+        let runnable = picture.tasks.iter().filter(|task| task.life != TaskLife::Blocked);
         for task in runnable.filter(|task| task.allowed.meets(&own.allowed)) {
             let (weight, most) = &mut claims[task.vm];
             *weight = u64::from(task.weight);
@@ -70,7 +70,8 @@ impl Checker for Checked {
         for (at, task) in picture.tasks.iter().enumerate() {
             // Who may use other CPUs than before waits anew.
             let waited = to - task.since.max(task.allowed_since).min(to);
-            if task.vm >= self.vms || task.life != Life::Waiting || waited <= self.rule.each / 2 {
+            if task.vm >= self.vms || task.life != TaskLife::Waiting || waited <= self.rule.each / 2
+            {
                 self.bounds[at] = 0;
                 continue;
             }

@@ -2,7 +2,7 @@
 //! told that CPU to look, or another to take the task.
 
 use super::Checker;
-use super::picture::{Life, Picture};
+use super::picture::{Picture, TaskLife};
 
 /// The checker.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,7 @@ impl Checker for Woken {
         let lost = |task: &super::picture::TaskPicture| {
             let cpu = &picture.cpus[task.cpu];
             let since = task.since.max(task.there).max(cpu.since).max(task.allowed_since);
-            task.life == Life::Waiting
+            task.life == TaskLife::Waiting
                 && task.woken
                 && cpu.running.is_none()
                 && task.allowed.has(task.cpu)

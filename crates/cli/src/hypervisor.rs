@@ -4,11 +4,11 @@
 use crate::args::Hypervisor;
 use crate::observe::Observed;
 use anyhow::Context as _;
-use instep_agent::xen::{self, Known, Look, Memory};
+use instep_agent::xen::{self, DomainObservation, Known, Memory};
 use instep_core::units::Nanos;
 use instep_host::discover::Scan;
 use instep_xen::apply::Journal;
-use instep_xen::detect::{Found, look};
+use instep_xen::detect::{XenPresence, detect_xen};
 use instep_xen::scan::Depth;
 use instep_xen::{Source, scan};
 use std::path::Path;
@@ -37,11 +37,11 @@ pub(crate) fn xen(
         );
         return Ok(has_outputs.then(|| Source::Copy(dir.to_owned())));
     }
-    match look(Path::new("/")) {
-        Found::Control => {}
+    match detect_xen(Path::new("/")) {
+        XenPresence::Control => {}
         _ if !is_named => return Ok(None),
         // Asked for all the same: `xl` will tell what it lacks.
-        Found::Guest | Found::Nothing => {}
+        XenPresence::Guest | XenPresence::Nothing => {}
     }
     let other = "with --hypervisor kvm this is read as a Linux host";
     let source = Source::live();
@@ -62,7 +62,7 @@ pub(crate) fn refuse_xen(
 
 /// What was found on a Xen host beside its snapshot.
 pub(crate) struct XenSeen {
-    pub(crate) scan: instep_xen::Scan,
+    pub(crate) scan: instep_xen::XenScan,
     /// *Competing modules* of the window, in millionths of a module.
     pub(crate) competing: u64,
 }
@@ -96,8 +96,8 @@ pub(crate) fn observe(source: &Source, looking: &Looking<'_>) -> anyhow::Result<
     }
     let elapsed = looking.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let known = Known { before: before.as_ref(), elapsed, journal: journal.as_ref() };
-    let Look { snapshot, scan, competing } =
-        xen::look(source, looking.depth, &known, &mut Memory::new())?;
+    let DomainObservation { snapshot, scan, competing } =
+        xen::observe_domains(source, looking.depth, &known, &mut Memory::new())?;
     warnings.extend(snapshot.topology.warnings().iter().cloned());
     warnings.extend(scan.warnings.iter().cloned());
     Ok(Observed {

@@ -5,7 +5,7 @@ use crate::analyze::{Checked, Named};
 use crate::collect::CollectJson;
 use crate::compare::View as ComparisonJson;
 use crate::plan::PlanJson;
-use crate::profile::Report as ProfileJson;
+use crate::profile::ProfileReport as ProfileJson;
 use crate::record::View as RecordingJson;
 use crate::restore::RestoreJson;
 use crate::status::StatusJson;
@@ -14,7 +14,7 @@ use crate::{Outcome, print_json};
 use instep_agent::published::{History, PublishedHost, WrittenMoment};
 use instep_agent::record::Record;
 use instep_cli::schemas::Schemas;
-use instep_trace::analysis::report::Report as AnalysisJson;
+use instep_trace::analysis::report::AnalysisReport as AnalysisJson;
 
 /// Prints the schemas.
 pub(crate) fn command() -> anyhow::Result<Outcome> {

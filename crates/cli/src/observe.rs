@@ -74,7 +74,7 @@ pub(crate) fn observe(
     };
     observer.set_options(options);
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
-    let Observation { mut snapshot, scan } = observer.look(journal.as_ref(), elapsed)?;
+    let Observation { mut snapshot, scan } = observer.observe(journal.as_ref(), elapsed)?;
     if let Some(before) = before {
         in_order(before, scan.at)?;
     }

@@ -7,7 +7,7 @@ use crate::{Outcome, print, print_json, tell};
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_core::units::Bytes;
-use instep_record::{Choice, Options, Progress, Summary, record};
+use instep_record::{Choice, Progress, RecordOptions, Summary, record};
 use instep_trace::analysis::time;
 use instep_trace::rec::MAGIC;
 use schemars::JsonSchema;
@@ -59,8 +59,8 @@ pub(crate) fn command(args: &RecordArgs) -> anyhow::Result<Outcome> {
     Ok(if summary.lost_events() > 0 { Outcome::Finding } else { Outcome::Fine })
 }
 
-fn options(args: &RecordArgs) -> Options {
-    Options {
+fn options(args: &RecordArgs) -> RecordOptions {
+    RecordOptions {
         duration: args.duration,
         max_bytes: args.max_size.0,
         vms: args.vms.clone(),

@@ -9,7 +9,7 @@ use crate::{Outcome, hypervisor, print, print_json, tell};
 use anyhow::Context as _;
 use instep_agent::dispatch;
 use instep_agent::published;
-use instep_agent::run::{lock, lock_host, lock_journal, restored};
+use instep_agent::run::{lock, lock_host, lock_journal, summarize_restore};
 use instep_host::Root;
 use instep_host::apply::{
     Applier, InstanceLock, Journal, KernelAffinity, RestoreReport, StateDir, WidenReport, damon,
@@ -196,7 +196,7 @@ fn report_restore(
         print(&format!("Nothing to restore in {}.\n", state.path().display()))?;
         return Ok(outcome);
     }
-    print(&format!("{}.\n", restored(report)))?;
+    print(&format!("{}.\n", summarize_restore(report)))?;
     let RestoreJson { left_alone, narrowed, failed, monitor, .. } = json(report);
     if let Some(monitor) = monitor {
         print(&format!("  {monitor}\n"))?;

@@ -4,7 +4,7 @@ use crate::args::ServeArgs;
 use crate::observe::state_dir;
 use crate::{Outcome, tell};
 use instep_agent::published::{HISTORY, HOST, METRICS, history_dir};
-use instep_serve::{Address, Files, serve};
+use instep_serve::{Address, PublishedFiles, serve};
 use std::path::PathBuf;
 
 /// Serves until it is ended by a signal.
@@ -12,7 +12,8 @@ pub(crate) fn command(args: &ServeArgs) -> anyhow::Result<Outcome> {
     let state = args.state_dir.clone().unwrap_or_else(published_in);
     let file = |name| state.join(name);
     let past = args.history.clone().unwrap_or_else(|| history_dir(&state));
-    let files = Files { host: file(HOST), history: file(HISTORY), past, metrics: file(METRICS) };
+    let files =
+        PublishedFiles { host: file(HOST), history: file(HISTORY), past, metrics: file(METRICS) };
     let address = match &args.unix {
         Some(path) => Address::Unix(path.clone()),
         None => Address::Tcp(args.listen),

@@ -27,7 +27,7 @@ mod words;
 use browser::rendered;
 use common::{instep, list, text};
 use golden::golden;
-use instep_madehost::trace::{Moment, What, dat_6, perf_file, perf_pipe};
+use instep_madehost::trace::{MadeEvent, TracepointFields, dat_6, perf_file, perf_pipe};
 use instep_madehost::{HostSpec, MadeHost};
 use instep_trace::rec::{Counter, End, Head, VcpuHead, VmHead, Writer};
 use serde_json::Value;
@@ -42,17 +42,17 @@ const TWO: (u32, &str) = (12, "CPU 1/KVM");
 const OTHER: (u32, &str) = (21, "CPU 0/KVM");
 
 /// 100 ms in which two siblings take turns on CPU 0 and another VM runs on CPU 1.
-fn events() -> Vec<Moment> {
+fn events() -> Vec<MadeEvent> {
     let mut events = Vec::new();
     for turn in 0..50u64 {
         let at = 1_000_000 + turn * 2_000_000;
         let mut push = |time, cpu, current, what| {
-            events.push(Moment { time, cpu, current, flags: 0, what });
+            events.push(MadeEvent { time, cpu, current, flags: 0, what });
         };
-        push(at, 0, (11, 10), What::Switch(ONE, TWO, 0));
-        push(at + 1_000_000, 0, (12, 10), What::Switch(TWO, ONE, 0));
-        push(at, 1, (21, 20), What::Switch(OTHER, (5, "kworker/1:0"), 0));
-        push(at + 1000, 1, (5, 5), What::Switch((5, "kworker/1:0"), OTHER, 1));
+        push(at, 0, (11, 10), TracepointFields::Switch(ONE, TWO, 0));
+        push(at + 1_000_000, 0, (12, 10), TracepointFields::Switch(TWO, ONE, 0));
+        push(at, 1, (21, 20), TracepointFields::Switch(OTHER, (5, "kworker/1:0"), 0));
+        push(at + 1000, 1, (5, 5), TracepointFields::Switch((5, "kworker/1:0"), OTHER, 1));
     }
     events
 }
@@ -118,10 +118,10 @@ fn who_sleeps_often_is_not_said_to_spin_however_short_its_sleeps_are() {
             let (from, to) = if turn % 2 == 0 { (ONE, TWO) } else { (TWO, ONE) };
             let at = (turn + 1) * length;
             let mut push = |time, what| {
-                events.push(Moment { time, cpu: 0, current: (to.0, 10), flags: 0, what });
+                events.push(MadeEvent { time, cpu: 0, current: (to.0, 10), flags: 0, what });
             };
-            push(at, What::Switch(from, to, 1));
-            push(at + 10_000, What::Wakeup(from, 0));
+            push(at, TracepointFields::Switch(from, to, 1));
+            push(at + 10_000, TracepointFields::Wakeup(from, 0));
         }
         let (_dir, path) = made("perf.data", &perf_file(&events, 20));
         let json = analyze(&path, &["--vm=a=11,12", "--json"]).expect(1).json();
@@ -236,7 +236,7 @@ fn the_page_of_a_made_trace_shows_what_it_showed() {
 
 #[test]
 fn the_heat_map_shows_where_siblings_were_stacked_and_for_how_long() {
-    use What::Switch;
+    use TracepointFields::Switch;
     // Of 100 ms both were on CPU 0 for 50 and on CPU 1 for 25.
     let (dir, path) = schedule(&[
         (0, 0, Switch(ONE, TWO, 0)),
@@ -444,15 +444,15 @@ fn drawings_go_to_files_for_standard_output_is_the_reports() {
 }
 
 /// A host of two CPUs, thread 11 and 12 of one VM and 21 of another, in milliseconds.
-fn schedule(moments: &[(u64, u32, What)]) -> (TempDir, PathBuf) {
-    let moment = |(ms, cpu, what): &(u64, u32, What)| Moment {
+fn schedule(moments: &[(u64, u32, TracepointFields)]) -> (TempDir, PathBuf) {
+    let moment = |(ms, cpu, what): &(u64, u32, TracepointFields)| MadeEvent {
         time: 1_000_000 * (ms + 1),
         cpu: *cpu,
         current: (0, 0),
         flags: 0,
         what: what.clone(),
     };
-    let all: Vec<Moment> = moments.iter().map(moment).collect();
+    let all: Vec<MadeEvent> = moments.iter().map(moment).collect();
     made("perf.data", &perf_file(&all, 20))
 }
 

@@ -8,7 +8,7 @@ mod made;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use instep_core::decision::{Action, Decision};
-use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::policy::{PolicyName, PolicySettings, decide};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::Nanos;
 use made::{GIB, Random};
@@ -58,7 +58,7 @@ fn benchmark(criterion: &mut Criterion) {
                 group.sample_size(10);
             }
             for policy in PolicyName::ALL {
-                let settings = Settings { policy, ..Settings::default() };
+                let settings = PolicySettings { policy, ..PolicySettings::default() };
                 group.bench_with_input(
                     BenchmarkId::new(policy.as_str(), count),
                     &host,
@@ -67,7 +67,7 @@ fn benchmark(criterion: &mut Criterion) {
                     },
                 );
             }
-            let settings = Settings::default();
+            let settings = PolicySettings::default();
             let settled = settled(host.clone(), &decide(&host, &settings));
             let id = BenchmarkId::new("instep-settled", count);
             group.bench_with_input(id, &settled, |b, host| {

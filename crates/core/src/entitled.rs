@@ -13,6 +13,10 @@
 //! where it lacks CPU time. So a scheduler that knows no tree comes to the same shares when it takes what leaves are entitled to
 //! for their weights.
 
+mod weigher;
+
+pub use weigher::{FIRST, REST, SeenGroup, SeenVm, Weigher};
+
 use std::collections::BTreeMap;
 
 /// A cgroup.
@@ -40,7 +44,7 @@ impl Group {
 
 /// A VM.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Vm {
+pub struct EntitledVm {
     /// The cgroup that it lies in.
     pub group: u64,
     /// Its weight against what else lies there.
@@ -77,7 +81,7 @@ const ROOM: f64 = 1.25;
 
 /// [`entitled`] as weights.
 #[must_use]
-pub fn weights(cpus: f64, groups: &[Group], vms: &[Vm]) -> Weights {
+pub fn weights(cpus: f64, groups: &[Group], vms: &[EntitledVm]) -> Weights {
     let has = entitled(cpus, groups, vms);
     let weight = |cpus: f64| (cpus * 1000.0).round().max(1.0) as u32;
     let by_id: BTreeMap<u64, &Group> = groups.iter().map(|group| (group.id, group)).collect();
@@ -107,7 +111,7 @@ const THREAD: f64 = 100.0;
 /// What these cgroups and VMs are entitled to on `cpus` CPUs. A cgroup whose parent is not given lies in the root, and so does a
 /// VM whose cgroup is not.
 #[must_use]
-pub fn entitled(cpus: f64, groups: &[Group], vms: &[Vm]) -> Entitled {
+pub fn entitled(cpus: f64, groups: &[Group], vms: &[EntitledVm]) -> Entitled {
     let mut tree = Tree::of(cpus, groups, vms);
     let order = tree.downwards();
     tree.sum(&order);
@@ -140,7 +144,7 @@ struct Tree {
 }
 
 impl Tree {
-    fn of(cpus: f64, groups: &[Group], vms: &[Vm]) -> Self {
+    fn of(cpus: f64, groups: &[Group], vms: &[EntitledVm]) -> Self {
         let node = |weight: f64, wants: f64, most: f64| {
             // Not a number, or no weight: as the least that the kernel knows.
             let [weight, wants, most] =
@@ -303,8 +307,8 @@ mod tests {
         Group { id, parent, weight, wants, most: f64::INFINITY }
     }
 
-    fn vm(group: u64, wants: f64, most: f64) -> Vm {
-        Vm { group, weight: 100.0, wants, most }
+    fn vm(group: u64, wants: f64, most: f64) -> EntitledVm {
+        EntitledVm { group, weight: 100.0, wants, most }
     }
 
     fn near(got: f64, wanted: f64) -> bool {
@@ -369,10 +373,10 @@ mod tests {
     #[test]
     fn vms_of_one_cgroup_divide_by_their_own_weights() {
         let groups = [group(2, 0, 100.0, 0.0), group(3, 0, 100.0, 0.0)];
-        let heavy = Vm { weight: 300.0, ..vm(2, 4.0, 4.0) };
+        let heavy = EntitledVm { weight: 300.0, ..vm(2, 4.0, 4.0) };
         let all = entitled(4.0, &groups, &[heavy, vm(2, 4.0, 4.0), vm(3, 4.0, 4.0)]);
         assert!(near(all.vms[0], 1.5) && near(all.vms[1], 0.5) && near(all.vms[2], 2.0), "{all:?}");
-        let outside = Vm { group: 0, ..heavy };
+        let outside = EntitledVm { group: 0, ..heavy };
         let all = entitled(4.0, &groups, &[outside, vm(3, 4.0, 4.0)]);
         assert!(near(all.vms[0], 3.0) && near(all.vms[1], 1.0), "{all:?}");
     }
@@ -405,7 +409,7 @@ mod tests {
     }
 
     /// The same by its definition: this leaf wants all, and CPU time is handed out from the root down.
-    fn by_definition(cpus: f64, groups: &[Group], vms: &[Vm], leaf: usize) -> f64 {
+    fn by_definition(cpus: f64, groups: &[Group], vms: &[EntitledVm], leaf: usize) -> f64 {
         let mut tree = Tree::of(cpus, groups, vms);
         let at = 1 + groups.len() + leaf;
         // Others above it are as unlimited as it is; what it can use is looked at in the end.
@@ -450,7 +454,7 @@ mod tests {
                     ..group(id, (*above).min(id - 1), f64::from(*weight), f64::from(*wants) / 2.0)
                 })
                 .collect();
-            let vms: Vec<Vm> =
+            let vms: Vec<EntitledVm> =
                 vms.iter().map(|(at, wants, most)| vm(*at, f64::from((*wants).min(*most)), f64::from(*most))).collect();
             let all = entitled(8.0, &groups, &vms);
             for (leaf, got) in all.groups.iter().chain(&all.vms).enumerate() {

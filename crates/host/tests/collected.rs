@@ -9,7 +9,7 @@ use instep_host::Root;
 use instep_host::collect::{HostCopy, WriteError, take, write};
 use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, load_warnings, snapshot};
 use instep_host::topology;
-use instep_madehost::{Cgroups, HostSpec, Limits, MadeHost, VmSpec, Vmm, random, scratch};
+use instep_madehost::{Cgroups, HostSize, HostSpec, MadeHost, VmSpec, Vmm, random, scratch};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -132,7 +132,7 @@ fn check(made: &MadeHost, what: &str) {
 #[test]
 fn copy_reads_as_the_host_that_was_collected() {
     for seed in 0..16 {
-        let mut made = random(seed, Limits { vms: 6, ..Limits::default() });
+        let mut made = random(seed, HostSize { vms: 6, ..HostSize::default() });
         if seed % 4 == 3 {
             made.cgroups = Cgroups::V1;
         }

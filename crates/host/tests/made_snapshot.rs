@@ -9,7 +9,7 @@ use instep_core::units::{Bytes, Nanos, Tid};
 use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner, snapshot};
 use instep_host::topology;
-use instep_madehost::{Limits, MadeHost, random, scratch};
+use instep_madehost::{HostSize, MadeHost, random, scratch};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ fn assert_same(seen: &Vm, made: &Vm, seed: u64) {
 #[test]
 fn a_scan_sees_the_host_that_was_made() {
     for seed in 0..30 {
-        let mut made = random(seed, Limits { vms: 10, ..Limits::default() });
+        let mut made = random(seed, HostSize { vms: 10, ..HostSize::default() });
         // KVM names a VM's directory by the thread that made it, which need not be the first.
         made.vms.iter_mut().filter(|vm| vm.pid % 2 == 0).for_each(|vm| {
             vm.kvm_tid = Some(Tid(vm.pid + 2));
@@ -75,7 +75,7 @@ fn a_scan_sees_the_host_that_was_made() {
 #[test]
 fn the_load_of_all_else_is_what_it_was_made_within_ticks() {
     for seed in 0..20 {
-        let mut made = random(seed, Limits { vms: 3, ..Limits::default() });
+        let mut made = random(seed, HostSize { vms: 3, ..HostSize::default() });
         // Less than what the CPUs have; every other host has VMs that cannot be placed.
         made.vms.iter_mut().for_each(|vm| {
             (vm.thread_names, vm.started) = (seed % 2 == 0, Nanos::from_secs(1));

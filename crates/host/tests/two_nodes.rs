@@ -7,7 +7,7 @@ use instep_core::units::{Bytes, NodeId};
 use instep_host::Root;
 use instep_host::apply::move_pages::{KernelPages, Pages};
 use instep_host::apply::ranges::{self, Range};
-use instep_host::apply::{Budget, Cause, Homecoming, Stop, room, thread};
+use instep_host::apply::{Budget, Cause, Homecoming, MoveStop, room, thread};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::ptr;
@@ -92,8 +92,8 @@ impl Owner {
             let step = coming.step(&mut self.pages(), &mut rooms, budget).unwrap();
             steps += 1;
             assert!(step.tally.of(Cause::Moved).0 < budget.bytes.0.saturating_add(2 << 20));
-            assert_ne!(step.stop, Stop::NoRoom, "{:?}", coming.total());
-            if step.stop == Stop::Finished {
+            assert_ne!(step.stop, MoveStop::NoRoom, "{:?}", coming.total());
+            if step.stop == MoveStop::Finished {
                 eprintln!("{steps} steps: {:?}", coming.total());
                 return (coming, steps);
             }
@@ -182,7 +182,7 @@ fn a_full_target_node_is_refused_by_its_reserve_and_nothing_moves() {
     let mut coming = Homecoming::new(owner.child.id(), home.clone(), owner.ranges());
     let mut rooms = room::read(&Root::live(), &home, Some(Bytes(1 << 50))).unwrap();
     let step = coming.step(&mut owner.pages(), &mut rooms, LARGE).unwrap();
-    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::NoRoom, Bytes(0)));
+    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (MoveStop::NoRoom, Bytes(0)));
     assert_eq!(owner.bytes_on(from), owner.length);
 }
 

@@ -13,7 +13,7 @@ mod live {
     use instep_core::units::Tid;
     use instep_kernel::loaded::Loaded;
     use instep_kernel::table::{ThreadId, VmEntry};
-    use instep_kernel::{CpuPlace, Mechanisms, Settings};
+    use instep_kernel::{CpuPlace, Mechanisms, SchedulerSettings};
     use std::time::{Duration, Instant};
 
     fn threads(pid: u32) -> Result<Vec<ThreadId>> {
@@ -63,7 +63,8 @@ mod live {
     pub(crate) fn main() -> Result<()> {
         let mut args = std::env::args().skip(1);
         let seconds: u64 = args.next().context("SECONDS")?.parse()?;
-        let (mut off, mut named, mut settings) = (Vec::new(), Vec::new(), Settings::default());
+        let (mut off, mut named, mut settings) =
+            (Vec::new(), Vec::new(), SchedulerSettings::default());
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--off" => off.push(args.next().context("MECHANISM")?),

@@ -1,9 +1,9 @@
 //! Stands in for the loaded scheduler in builds without the feature `kernel`: there never is one.
 
 use crate::exit::Exit;
-use crate::settings::{CpuPlace, Settings};
-use crate::stats::{Cost, DomainSeen, Event, VmSeen, Wants};
-use crate::table::{Table, VmEntry};
+use crate::settings::{CpuPlace, SchedulerSettings};
+use crate::stats::{Cost, DomainSeen, SchedulerEvent, VmSeen, Wants};
+use crate::table::{VmEntry, VmTable};
 
 /// A scheduler that cannot be.
 #[derive(Debug)]
@@ -14,12 +14,12 @@ impl Loaded {
     ///
     /// # Errors
     /// Always.
-    pub fn load(_: &Settings, _: &[CpuPlace], _: usize) -> anyhow::Result<Self> {
+    pub fn load(_: &SchedulerSettings, _: &[CpuPlace], _: usize) -> anyhow::Result<Self> {
         anyhow::bail!("this build of instep has no kernel scheduler (feature `kernel`)")
     }
 
     /// Takes over new settings.
-    pub fn set(&mut self, _: &Settings) {
+    pub fn set(&mut self, _: &SchedulerSettings) {
         match *self {}
     }
 
@@ -39,7 +39,7 @@ impl Loaded {
 
     /// The table it was last fed.
     #[must_use]
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &VmTable {
         match *self {}
     }
 
@@ -105,7 +105,7 @@ impl Loaded {
     }
 
     /// Events.
-    pub fn drain(&mut self) -> Vec<Event> {
+    pub fn drain(&mut self) -> Vec<SchedulerEvent> {
         match *self {}
     }
 

@@ -54,7 +54,7 @@ mod collect_skeleton {
     include!(concat!(env!("OUT_DIR"), "/collect_skel.rs"));
 }
 
-pub use plan::{Mode, Plan, plan};
+pub use plan::{LoadPlan, Mode, plan};
 pub use probe::Probe;
-pub use settings::{Cosched, CpuPlace, Mechanisms, Settings};
-pub use table::{Limits, Placed, Table, VmEntry};
+pub use settings::{Cosched, CpuPlace, Mechanisms, SchedulerSettings};
+pub use table::{Placed, TableLimits, VmEntry, VmTable};

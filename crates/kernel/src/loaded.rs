@@ -5,10 +5,10 @@
 //! scheduler is back (kernel/sched/ext.c, struct_ops link, Linux 6.12 and later).
 
 use crate::exit::Exit;
-use crate::settings::{CpuPlace, HOST_WEIGHT, Settings};
+use crate::settings::{CpuPlace, HOST_WEIGHT, SchedulerSettings};
 use crate::skeleton::{BpfSkel, BpfSkelBuilder, types};
-use crate::stats::{COUNTERS, Cost, DomainSeen, Event, VmSeen};
-use crate::table::{Limits, Placed, Table, ThreadId, VmEntry};
+use crate::stats::{COUNTERS, Cost, DomainSeen, SchedulerEvent, VmSeen};
+use crate::table::{Placed, TableLimits, ThreadId, VmEntry, VmTable};
 use crate::verifier;
 use crate::waits::Waits;
 use anyhow::Context as _;
@@ -28,10 +28,10 @@ pub struct Loaded {
     // Dropped in order: the link first.
     link: Option<Link>,
     ring: RingBuffer<'static>,
-    heard: Rc<RefCell<Vec<Event>>>,
+    heard: Rc<RefCell<Vec<SchedulerEvent>>>,
     skel: BpfSkel<'static>,
-    table: Table,
-    limits: Limits,
+    table: VmTable,
+    limits: TableLimits,
     threads: BTreeMap<u32, [u8; THREAD]>,
     /// What was last found out of each VM, by its index.
     found: BTreeMap<u32, String>,
@@ -56,23 +56,31 @@ impl std::fmt::Debug for Loaded {
 
 impl Loaded {
     /// Loads the scheduler for the whole host. `places` are those of all possible CPUs; `vcpus` there are now, and it
-    /// has room for more ([`Limits::with_room`]).
+    /// has room for more ([`TableLimits::with_room`]).
     ///
     /// # Errors
     /// The kernel refuses it (too old, verifier, another scheduler), or has more CPUs or scheduling domains
     /// than there is room for.
-    pub fn load(settings: &Settings, places: &[CpuPlace], vcpus: usize) -> anyhow::Result<Self> {
+    pub fn load(
+        settings: &SchedulerSettings,
+        places: &[CpuPlace],
+        vcpus: usize,
+    ) -> anyhow::Result<Self> {
         scx_utils::try_set_rlimit_infinity();
         verifier::listen();
-        Self::try_load(settings, places, Limits::with_room(vcpus, places.len())).map_err(|error| {
-            match verifier::refusal() {
+        Self::try_load(settings, places, TableLimits::with_room(vcpus, places.len())).map_err(
+            |error| match verifier::refusal() {
                 Some(why) => error.context(why),
                 None => error,
-            }
-        })
+            },
+        )
     }
 
-    fn try_load(settings: &Settings, places: &[CpuPlace], limits: Limits) -> anyhow::Result<Self> {
+    fn try_load(
+        settings: &SchedulerSettings,
+        places: &[CpuPlace],
+        limits: TableLimits,
+    ) -> anyhow::Result<Self> {
         // The open object must outlive the skeleton; it is as small as a pointer, once per load.
         let object: &'static mut MaybeUninit<OpenObject> =
             Box::leak(Box::new(MaybeUninit::uninit()));
@@ -107,7 +115,7 @@ impl Loaded {
             ring,
             heard,
             skel,
-            table: Table::default(),
+            table: VmTable::default(),
             limits,
             threads: BTreeMap::new(),
             found: BTreeMap::new(),
@@ -116,7 +124,7 @@ impl Loaded {
     }
 
     /// Takes over new settings.
-    pub fn set(&mut self, settings: &Settings) {
+    pub fn set(&mut self, settings: &SchedulerSettings) {
         if let Some(data) = self.skel.maps.bss_data.as_mut() {
             write(&mut data.instep.set, settings);
         }
@@ -182,7 +190,7 @@ impl Loaded {
         Ok(warnings)
     }
 
-    fn feed_threads(&mut self, table: &Table) -> anyhow::Result<()> {
+    fn feed_threads(&mut self, table: &VmTable) -> anyhow::Result<()> {
         let wanted: BTreeMap<u32, [u8; THREAD]> = table.vms.iter().flat_map(threads_of).collect();
         let map = &self.skel.maps.threads;
         for tid in self.threads.keys().filter(|tid| !wanted.contains_key(tid)) {
@@ -201,7 +209,7 @@ impl Loaded {
 
     /// The table it was last fed.
     #[must_use]
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &VmTable {
         &self.table
     }
 
@@ -336,7 +344,7 @@ impl Loaded {
     }
 
     /// Events since they were last drained; what they say of VMs is known from then on.
-    pub fn drain(&mut self) -> Vec<Event> {
+    pub fn drain(&mut self) -> Vec<SchedulerEvent> {
         let _ = self.ring.consume();
         let events = std::mem::take(&mut *self.heard.borrow_mut());
         let found = events.iter().filter_map(|event| Some((event.vm, event.describe()?)));
@@ -452,7 +460,7 @@ fn gang_cpus(vm: &types::vm_state) -> u32 {
 }
 
 /// All settings but those of the host's size, which are fixed when it is loaded.
-fn write(set: &mut types::instep_settings, settings: &Settings) {
+fn write(set: &mut types::instep_settings, settings: &SchedulerSettings) {
     set.slice_ns = nanos(settings.slice);
     set.slot_ns = nanos(settings.slot);
     set.wake_slack_ns = nanos(settings.wake_slack);
@@ -506,10 +514,16 @@ fn thread_bytes(start_ticks: u64, vm: u32, slot: u32) -> [u8; THREAD] {
 }
 
 /// Reads a `struct instep_event`; `None` when it is too short.
-fn parse_event(bytes: &[u8]) -> Option<Event> {
+fn parse_event(bytes: &[u8]) -> Option<SchedulerEvent> {
     let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
     let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    Some(Event { at_ns: word(0)?, a: word(8)?, b: word(16)?, kind: half(24)?, vm: half(28)? })
+    Some(SchedulerEvent {
+        at_ns: word(0)?,
+        a: word(8)?,
+        b: word(16)?,
+        kind: half(24)?,
+        vm: half(28)?,
+    })
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl FromStr for Mode {
 
 /// What to do, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Plan {
+pub enum LoadPlan {
     /// Load it.
     Load,
     /// Leave it; the sentence says why.
@@ -51,8 +51,8 @@ pub use instep_abi::{MAX_CPUS, MAX_DOMAINS};
 
 /// Decides. `despite_cookies`: the operator accepts that core scheduling and sched_ext meet.
 #[must_use]
-pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Plan {
-    let stay = |why: &str| Plan::Stay(why.to_owned());
+pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> LoadPlan {
+    let stay = |why: &str| LoadPlan::Stay(why.to_owned());
     if mode == Mode::Off {
         return stay("it was not asked for (--dispatch kernel)");
     }
@@ -64,16 +64,16 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
     }
     match &probe.state {
         None => {
-            return Plan::Stay(format!(
+            return LoadPlan::Stay(format!(
                 "Linux {} has no sched_ext (CONFIG_SCHED_CLASS_EXT, 6.12 or later)",
                 probe.release
             ));
         }
         Some(State::Enabled) => {
-            return Plan::Busy(format!("{} is loaded; end it first", probe.in_force()));
+            return LoadPlan::Busy(format!("{} is loaded; end it first", probe.in_force()));
         }
         Some(State::Other(state)) => {
-            return Plan::Busy(format!("sched_ext is in the state `{state}`; try again"));
+            return LoadPlan::Busy(format!("sched_ext is in the state `{state}`; try again"));
         }
         Some(State::Disabled) => {}
     }
@@ -81,7 +81,7 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
         return stay("to load it takes root, or CAP_BPF and CAP_PERFMON");
     }
     if probe.possible_cpus > MAX_CPUS {
-        return Plan::Stay(format!(
+        return LoadPlan::Stay(format!(
             "{} CPUs are possible on this host, and Instep's scheduler has room for {MAX_CPUS} \
              (those that may be plugged in count: where there are no more, `nr_cpus={MAX_CPUS}` on the \
              kernel's command line tells it so)",
@@ -92,35 +92,35 @@ pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> Pl
         return stay("the kernel does not describe its types (/sys/kernel/btf/vmlinux)");
     }
     if let Some(why) = &probe.btf_error {
-        return Plan::Stay(format!(
+        return LoadPlan::Stay(format!(
             "the kernel's description of its types (/sys/kernel/btf/vmlinux) cannot be read: {why}"
         ));
     }
     if !probe.malformed.is_empty() {
-        return Plan::Stay(format!(
+        return LoadPlan::Stay(format!(
             "this kernel describes functions of sched_ext wrongly ({}), so that no scheduler can be \
              loaded: it was built with pahole before 1.26; boot another build of Linux",
             few(&probe.malformed)
         ));
     }
     if !probe.missing.is_empty() {
-        return Plan::Stay(format!(
+        return LoadPlan::Stay(format!(
             "Linux {} lacks functions of sched_ext that Instep's scheduler calls ({})",
             probe.release,
             few(&probe.missing)
         ));
     }
     if !probe.config {
-        return Plan::Stay(format!(
+        return LoadPlan::Stay(format!(
             "the kernel's configuration is not at /boot/config-{} or /proc/config.gz",
             probe.release
         ));
     }
     // A VM with cookies ends some day, or its VMM is started without.
     if let Some(why) = cookies::forbid(probe.smt, &probe.cookies, despite_cookies) {
-        return Plan::Busy(why);
+        return LoadPlan::Busy(why);
     }
-    Plan::Load
+    LoadPlan::Load
 }
 
 /// The first three, and how many more.
@@ -152,8 +152,8 @@ mod tests {
 
     fn why(mode: Mode, probe: &Probe) -> String {
         match plan(mode, probe, true, false) {
-            Plan::Load => "load".to_owned(),
-            Plan::Stay(why) | Plan::Busy(why) => why,
+            LoadPlan::Load => "load".to_owned(),
+            LoadPlan::Stay(why) | LoadPlan::Busy(why) => why,
         }
     }
 
@@ -183,28 +183,28 @@ mod tests {
         ] {
             assert!(why(Mode::Auto, &probe).contains(said), "{said}");
         }
-        assert_eq!(plan(Mode::Auto, &cookies, true, true), Plan::Load);
-        assert_eq!(plan(Mode::Auto, &Probe { smt: false, ..cookies }, true, false), Plan::Load);
+        assert_eq!(plan(Mode::Auto, &cookies, true, true), LoadPlan::Load);
+        assert_eq!(plan(Mode::Auto, &Probe { smt: false, ..cookies }, true, false), LoadPlan::Load);
     }
 
     #[test]
     fn what_passes_is_told_from_what_stays() {
         let state = |state| plan(Mode::Auto, &Probe { state, ..fine() }, true, false);
-        assert!(matches!(state(Some(State::Enabled)), Plan::Busy(_)));
-        assert!(matches!(state(Some(State::Other("disabling".into()))), Plan::Busy(_)));
-        assert!(matches!(state(None), Plan::Stay(_)));
+        assert!(matches!(state(Some(State::Enabled)), LoadPlan::Busy(_)));
+        assert!(matches!(state(Some(State::Other("disabling".into()))), LoadPlan::Busy(_)));
+        assert!(matches!(state(None), LoadPlan::Stay(_)));
         let cpus =
             |possible_cpus| plan(Mode::Auto, &Probe { possible_cpus, ..fine() }, true, false);
-        assert!(matches!(cpus(MAX_CPUS + 1), Plan::Stay(_)), "no CPU goes by waiting");
-        assert_eq!(cpus(MAX_CPUS), Plan::Load);
+        assert!(matches!(cpus(MAX_CPUS + 1), LoadPlan::Stay(_)), "no CPU goes by waiting");
+        assert_eq!(cpus(MAX_CPUS), LoadPlan::Load);
         let cookies = Probe { smt: true, cookies: names("x"), ..fine() };
-        assert!(matches!(plan(Mode::Auto, &cookies, true, false), Plan::Busy(_)));
+        assert!(matches!(plan(Mode::Auto, &cookies, true, false), LoadPlan::Busy(_)));
     }
 
     #[test]
     fn a_build_without_it_says_so() {
         assert!(
-            matches!(plan(Mode::Auto, &fine(), false, false), Plan::Stay(why) if why.contains("feature"))
+            matches!(plan(Mode::Auto, &fine(), false, false), LoadPlan::Stay(why) if why.contains("feature"))
         );
     }
 }

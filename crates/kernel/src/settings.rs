@@ -66,7 +66,7 @@ impl Default for Mechanisms {
 
 /// Settings of the whole scheduler.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct SchedulerSettings {
     /// How long a thread runs when others wait.
     pub slice: Duration,
     /// Length of a gang slot.
@@ -82,7 +82,7 @@ pub struct Settings {
     pub mechanisms: Mechanisms,
 }
 
-impl Default for Settings {
+impl Default for SchedulerSettings {
     fn default() -> Self {
         Self {
             slice: Duration::from_nanos(defaults::SLICE_NS),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// Something that the scheduler found out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct SchedulerEvent {
     /// When, on the monotonic clock.
     pub at_ns: u64,
     /// `enum instep_event_kind`.
@@ -23,7 +23,7 @@ pub struct Event {
     pub b: u64,
 }
 
-impl Event {
+impl SchedulerEvent {
     /// What it says of its VM, in words; `None` for a kind that is not known.
     #[must_use]
     pub fn describe(&self) -> Option<String> {
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_event_says_what_was_counted() {
-        let event = |kind| Event { at_ns: 0, kind, vm: 1, a: 3, b: 48_000_000 };
+        let event = |kind| SchedulerEvent { at_ns: 0, kind, vm: 1, a: 3, b: 48_000_000 };
         let formed = event(1).describe().unwrap();
         assert_eq!(formed, "gang of 3 vCPUs formed by what it did in 48 ms of CPU time");
         let dissolved = event(2).describe().unwrap();

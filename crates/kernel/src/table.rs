@@ -81,7 +81,7 @@ impl VmEntry {
 
 /// What the kernel side has room for (`INSTEP_MAX_*`).
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct TableLimits {
     /// VMs, with the host's own entry 0.
     pub vms: u32,
     /// vCPU slots.
@@ -93,7 +93,7 @@ pub struct Limits {
 }
 
 /// The limits of `bpf/intf.h`.
-pub const LIMITS: Limits = Limits {
+pub const LIMITS: TableLimits = TableLimits {
     vms: instep_abi::MAX_VMS,
     slots: instep_abi::MAX_SLOTS,
     vcpus: instep_abi::MAX_VCPUS,
@@ -105,7 +105,7 @@ const QUEUE_BYTES: usize = 32 << 20;
 /// The fewest slots, and the most beyond what is needed: each makes loading longer.
 const FREE_SLOTS: (u32, u32) = (256, 8192);
 
-impl Limits {
+impl TableLimits {
     /// Those of a scheduler that is loaded on so many possible CPUs while there are so many vCPUs: slots for twice as many
     /// at least, a power of two. A slot has a queue of its own, for which the kernel keeps some 200 bytes and,
     /// since Linux 7.1, 32 bytes for each possible CPU (`struct scx_dsq_pcpu`, include/linux/sched/ext.h).
@@ -139,18 +139,18 @@ pub struct Placed {
 
 /// The table as it is, and as it was numbered before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct VmTable {
     /// By VM index, ascending.
     pub vms: Vec<Placed>,
     /// VM indices that were in use before and are not now.
     pub freed: Vec<u32>,
 }
 
-impl Table {
+impl VmTable {
     /// Numbers `entries`, keeping the numbers of those that `self` has ([`VmEntry::is`]).
     /// What does not fit is left to the host's entry, with a warning.
     #[must_use]
-    pub fn renumbered(&self, entries: Vec<VmEntry>, limits: Limits) -> (Self, Vec<String>) {
+    pub fn renumbered(&self, entries: Vec<VmEntry>, limits: TableLimits) -> (Self, Vec<String>) {
         let mut warnings = Vec::new();
         let old: BTreeMap<&str, &Placed> =
             self.vms.iter().map(|placed| (placed.entry.name.as_str(), placed)).collect();
@@ -199,7 +199,7 @@ impl Table {
 
 /// What is left of the kernel's tables.
 struct Room {
-    limits: Limits,
+    limits: TableLimits,
     vms: BTreeSet<u32>,
     /// Taken slots as first -> one past the last.
     slots: BTreeMap<u32, u32>,
@@ -207,7 +207,7 @@ struct Room {
 }
 
 impl Room {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: TableLimits) -> Self {
         Self { limits, vms: BTreeSet::new(), slots: BTreeMap::new(), threads: 0 }
     }
 
@@ -261,14 +261,14 @@ mod tests {
         VmEntry::new(name, (1..=vcpus).map(thread).collect())
     }
 
-    fn numbers(table: &Table) -> Vec<(String, u32, u32)> {
+    fn numbers(table: &VmTable) -> Vec<(String, u32, u32)> {
         table.vms.iter().map(|p| (p.entry.name.clone(), p.vm, p.first_slot)).collect()
     }
 
     #[test]
     fn helpers_of_a_vm_that_stays_do_not_exceed_the_table() {
-        let limits = Limits { vms: 9, slots: 20, vcpus: 5, threads: 8 };
-        let (first, none) = Table::default().renumbered(vec![vm("a", 2), vm("b", 3)], limits);
+        let limits = TableLimits { vms: 9, slots: 20, vcpus: 5, threads: 8 };
+        let (first, none) = VmTable::default().renumbered(vec![vm("a", 2), vm("b", 3)], limits);
         let mut grown = vm("a", 2);
         grown.helpers = vm("", 9).vcpus;
         let (second, warnings) = first.renumbered(vec![grown, vm("b", 3)], limits);
@@ -279,28 +279,28 @@ mod tests {
 
     #[test]
     fn there_is_room_for_twice_the_vcpus_that_there_are() {
-        let slots = |vcpus, cpus| Limits::with_room(vcpus, cpus).slots;
+        let slots = |vcpus, cpus| TableLimits::with_room(vcpus, cpus).slots;
         assert_eq!(
             [2, 96, 384, 1024, 65536].map(|cpus| slots(0, cpus)),
             [8192, 8192, 2048, 512, 256]
         );
         let large = [984, 1024, 1025, 20_000, usize::MAX];
         assert_eq!(large.map(|vcpus| slots(vcpus, 384)), [2048, 2048, 4096, 32768, 32768]);
-        let outgrown = |room, vcpus| Limits::with_room(room, 384).is_outgrown(vcpus);
+        let outgrown = |room, vcpus| TableLimits::with_room(room, 384).is_outgrown(vcpus);
         assert!(!outgrown(0, 1536) && outgrown(0, 1537), "2,048 slots");
         assert!(!outgrown(20_000, usize::MAX), "there are no more");
         assert!(
-            !Limits::with_room(1537, 384).is_outgrown(1537),
+            !TableLimits::with_room(1537, 384).is_outgrown(1537),
             "it is not loaded again and again"
         );
-        let (table, warnings) = Table::default()
-            .renumbered(vec![vm("a", 200), vm("b", 57)], Limits::with_room(0, 65536));
+        let (table, warnings) = VmTable::default()
+            .renumbered(vec![vm("a", 200), vm("b", 57)], TableLimits::with_room(0, 65536));
         assert_eq!((table.vms.len(), warnings.len()), (1, 1), "{warnings:?}");
     }
 
     #[test]
     fn a_vm_keeps_its_number_while_others_come_and_go() {
-        let (first, _) = Table::default().renumbered(vec![vm("a", 2), vm("b", 3)], LIMITS);
+        let (first, _) = VmTable::default().renumbered(vec![vm("a", 2), vm("b", 3)], LIMITS);
         let (second, _) = first.renumbered(vec![vm("c", 1), vm("b", 3)], LIMITS);
         assert_eq!(numbers(&second), [("c".into(), 1, 0), ("b".into(), 2, 2)]);
         let (third, _) = second.renumbered(vec![vm("b", 3)], LIMITS);
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn a_vm_whose_vcpus_change_in_number_moves() {
-        let (first, _) = Table::default().renumbered(vec![vm("a", 2), vm("b", 2)], LIMITS);
+        let (first, _) = VmTable::default().renumbered(vec![vm("a", 2), vm("b", 2)], LIMITS);
         let (second, _) = first.renumbered(vec![vm("a", 4), vm("b", 2)], LIMITS);
         assert_eq!(numbers(&second), [("a".into(), 1, 4), ("b".into(), 2, 2)]);
     }
@@ -329,9 +329,9 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_told_and_left_out() {
-        let limits = Limits { vms: 3, slots: 8, vcpus: 4, threads: 100 };
+        let limits = TableLimits { vms: 3, slots: 8, vcpus: 4, threads: 100 };
         let all = vec![vm("big", 5), vm("a", 4), vm("none", 0), vm("b", 4), vm("c", 1)];
-        let (table, warnings) = Table::default().renumbered(all, limits);
+        let (table, warnings) = VmTable::default().renumbered(all, limits);
         assert_eq!(numbers(&table), [("a".into(), 1, 0), ("b".into(), 2, 4)]);
         assert_eq!(warnings.len(), 3);
         assert!(warnings[0].contains("VM big") && warnings[0].contains("more than 4"));
@@ -342,8 +342,8 @@ mod tests {
         fn slots_never_overlap_and_stay_within_bounds(
             rounds in prop::collection::vec(prop::collection::btree_map(0u8..12, 1u32..6, 0..10), 1..6)
         ) {
-            let limits = Limits { vms: 9, slots: 20, vcpus: 5, threads: 60 };
-            let mut table = Table::default();
+            let limits = TableLimits { vms: 9, slots: 20, vcpus: 5, threads: 60 };
+            let mut table = VmTable::default();
             for round in rounds {
                 let entries = round.iter().map(|(n, c)| vm(&n.to_string(), *c)).collect();
                 table = table.renumbered(entries, limits).0;

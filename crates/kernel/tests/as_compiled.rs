@@ -5,7 +5,7 @@
 use instep_kernel::plan::MAX_CPUS;
 use instep_kernel::settings::{DEFAULT_PERIOD, HOST_WEIGHT};
 use instep_kernel::table::LIMITS;
-use instep_kernel::{Cosched, Mechanisms, Settings};
+use instep_kernel::{Cosched, Mechanisms, SchedulerSettings};
 use instep_scx::instep;
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use std::time::Duration;
 fn the_simulators_defaults_are_those_of_a_run() {
     let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap();
     // Each by its name: a new setting is missed by the compiler, here or there.
-    let Settings { slice, slot, wake_slack, lag, host_weight, mechanisms } = Settings::default();
+    let SchedulerSettings { slice, slot, wake_slack, lag, host_weight, mechanisms } =
+        SchedulerSettings::default();
     let run = instep::Settings {
         slice: ns(slice),
         slot: ns(slot),

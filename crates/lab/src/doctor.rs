@@ -31,8 +31,7 @@ const AMD64: &str = "amd64";
 
 /// One thing the lab needs.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-#[schemars(rename = "DoctorFinding")]
-pub struct Finding {
+pub struct DoctorFinding {
     /// What is needed.
     pub need: &'static str,
     /// Whether the lab cannot run without it; else some scenarios use it.
@@ -48,7 +47,7 @@ pub struct Finding {
 
 /// Looks at everything; `load` is the guest workload `instep-load`, when it is built.
 #[must_use]
-pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<Finding> {
+pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<DoctorFinding> {
     let cache = Cache::open();
     let mut all = Vec::new();
     all.push(program("ldd", "--version", "apt-get install libc-bin", stop));
@@ -65,7 +64,7 @@ pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<Finding> {
             let next = "run: instep lab clean; or set XDG_CACHE_HOME=DIR";
             all.push(space("space for the cache", &cache.path(""), CACHE_MIB, next));
         }
-        Err(error) => all.push(Finding {
+        Err(error) => all.push(DoctorFinding {
             need: "a cache directory",
             needed: true,
             fine: false,
@@ -83,12 +82,12 @@ pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<Finding> {
 
 /// Whether the lab can run with these findings.
 #[must_use]
-pub fn can_run(findings: &[Finding]) -> bool {
+pub fn can_run(findings: &[DoctorFinding]) -> bool {
     findings.iter().all(|finding| finding.fine || !finding.needed)
 }
 
 /// A program that only scenarios with `programs` use.
-fn optional(name: &'static str, package: &str) -> Finding {
+fn optional(name: &'static str, package: &str) -> DoctorFinding {
     let finding = match programs::find(name) {
         Ok((path, _)) => fine(name, path.display().to_string()),
         Err(_) => missing(
@@ -97,17 +96,17 @@ fn optional(name: &'static str, package: &str) -> Finding {
             &format!("apt-get install {package}"),
         ),
     };
-    Finding { needed: false, ..finding }
+    DoctorFinding { needed: false, ..finding }
 }
 
-fn qemu(found: Option<&Emulator>) -> Finding {
+fn qemu(found: Option<&Emulator>) -> DoctorFinding {
     match found {
         Some(qemu) => fine(QEMU, format!("{} ({})", qemu.version, qemu.program.display())),
         None => missing(QEMU, "not found".to_owned(), INSTALL_QEMU),
     }
 }
 
-fn program(name: &'static str, ask: &str, install: &str, stop: &Stop) -> Finding {
+fn program(name: &'static str, ask: &str, install: &str, stop: &Stop) -> DoctorFinding {
     let ran = command::succeed(Command::new(name).arg(ask), Duration::from_secs(30), stop);
     match ran {
         Ok(said) => fine(name, said.lines().next().unwrap_or_default().to_owned()),
@@ -146,7 +145,7 @@ fn what(error: &Error) -> String {
     }
 }
 
-fn busybox_from(present: Option<String>, source: &Source) -> Finding {
+fn busybox_from(present: Option<String>, source: &Source) -> DoctorFinding {
     const NEED: &str = "a static busybox";
     const INSTALL: &str = "apt-get install busybox-static, or your system's package of that kind";
     match (present, &source.architecture) {
@@ -159,7 +158,7 @@ fn busybox_from(present: Option<String>, source: &Source) -> Finding {
     }
 }
 
-fn kernel_from(cached: Option<String>, source: &Source) -> Finding {
+fn kernel_from(cached: Option<String>, source: &Source) -> DoctorFinding {
     const NEED: &str = "a kernel with sched_ext";
     if let Some(release) = cached {
         return fine(NEED, format!("{release} in the cache"));
@@ -182,7 +181,7 @@ fn kernel_from(cached: Option<String>, source: &Source) -> Finding {
 }
 
 /// Xen, which scenarios with `hypervisor = "xen"` boot.
-fn xen_from(cached: Option<String>, source: &Source) -> Finding {
+fn xen_from(cached: Option<String>, source: &Source) -> DoctorFinding {
     const NEED: &str = "Xen";
     let kind = "scenarios with hypervisor = \"xen\" use it";
     let finding = match (cached, &source.architecture, &source.mirror) {
@@ -197,10 +196,10 @@ fn xen_from(cached: Option<String>, source: &Source) -> Finding {
             "run the lab on Debian or with its mirror among apt's sources",
         ),
     };
-    Finding { needed: false, ..finding }
+    DoctorFinding { needed: false, ..finding }
 }
 
-fn firmware(qemu: Option<&Emulator>) -> Finding {
+fn firmware(qemu: Option<&Emulator>) -> DoctorFinding {
     const NEED: &str = "QEMU's firmware for microvm";
     let lacks = qemu.map(host::image::lacks_firmware);
     match lacks {
@@ -210,7 +209,7 @@ fn firmware(qemu: Option<&Emulator>) -> Finding {
     }
 }
 
-fn workload(load: Option<&Path>) -> Finding {
+fn workload(load: Option<&Path>) -> DoctorFinding {
     const NEED: &str = "instep-load";
     let finding = match load {
         Some(path) => fine(NEED, path.display().to_string()),
@@ -218,11 +217,11 @@ fn workload(load: Option<&Path>) -> Finding {
             missing(NEED, "not built; some scenarios use it".to_owned(), "run: cargo xtask load")
         }
     };
-    Finding { needed: false, ..finding }
+    DoctorFinding { needed: false, ..finding }
 }
 
 /// Of a place that needs so much.
-fn space(need: &'static str, dir: &Path, least: u64, next: &str) -> Finding {
+fn space(need: &'static str, dir: &Path, least: u64, next: &str) -> DoctorFinding {
     let mut df = Command::new("df");
     let ran = command::succeed(df.arg("-Pm").arg(dir), Duration::from_secs(30), &Stop::never());
     match ran.ok().and_then(|text| parse_df(&text)) {
@@ -239,7 +238,7 @@ fn parse_df(text: &str) -> Option<u64> {
     text.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
 }
 
-fn memory() -> Finding {
+fn memory() -> DoctorFinding {
     const NEED: &str = "free memory";
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kib = text.lines().find_map(|line| {
@@ -256,12 +255,12 @@ fn memory() -> Finding {
     }
 }
 
-fn fine(need: &'static str, found: String) -> Finding {
-    Finding { need, needed: true, fine: true, found, next: None }
+fn fine(need: &'static str, found: String) -> DoctorFinding {
+    DoctorFinding { need, needed: true, fine: true, found, next: None }
 }
 
-fn missing(need: &'static str, found: String, next: &str) -> Finding {
-    Finding { need, needed: true, fine: false, found, next: Some(next.to_owned()) }
+fn missing(need: &'static str, found: String, next: &str) -> DoctorFinding {
+    DoctorFinding { need, needed: true, fine: false, found, next: Some(next.to_owned()) }
 }
 
 #[cfg(test)]

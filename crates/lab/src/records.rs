@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Changes of affinity, by cycle and VM.
-    pub changes: Vec<Change>,
+    pub changes: Vec<PlacementChange>,
     /// Memory that came home, by VM.
     pub moved: Vec<Moved>,
     /// The last cycle that was read.
@@ -19,7 +19,7 @@ pub struct Told {
 
 /// What one cycle changed for one VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct PlacementChange {
     /// The cycle, from 1.
     pub cycle: u64,
     /// The VM.
@@ -47,8 +47,8 @@ impl Told {
     /// In lines for people, each without its end.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
-        let change = |change: &Change| {
-            let Change { cycle, vm, why, what } = change;
+        let change = |change: &PlacementChange| {
+            let PlacementChange { cycle, vm, why, what } = change;
             format!("cycle {cycle}, {vm}: {}; {why}", what.join(", "))
         };
         let moved = |moved: &Moved| {
@@ -90,7 +90,7 @@ pub fn tell(value: &Value, after: u64) -> Told {
             let what = affinities(record, vm);
             if !what.is_empty() {
                 let why = verdict["why"].as_str().unwrap_or("no reason given").to_owned();
-                told.changes.push(Change { cycle, vm: vm.to_owned(), why, what });
+                told.changes.push(PlacementChange { cycle, vm: vm.to_owned(), why, what });
             }
         }
         for memory in list(&record["memory"]) {

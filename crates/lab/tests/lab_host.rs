@@ -2,7 +2,7 @@
 
 use instep_lab::Stop;
 use instep_lab::cache::Cache;
-use instep_lab::host::machine::Machine;
+use instep_lab::host::machine::HostMachine;
 use instep_lab::host::{Host, emulator, image, kernel};
 use instep_lab::scenario::run::again;
 use instep_madehost::skip;
@@ -27,7 +27,7 @@ fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
         Err(error) if error.is_lacking() => return skip::note(&error.to_string()),
         Err(error) => panic!("{error}"),
     };
-    let machine: Machine =
+    let machine: HostMachine =
         toml::from_str("nodes = 2\ncores = 1\nthreads = 2\nmemory = '1GiB'").unwrap();
     let extra = image::Extra::default();
     let (mut host, ready) = again(&stop, &mut say, |_, _| {

@@ -25,6 +25,6 @@ pub use cgroup::Cgroups;
 pub use host::{HostSpec, Numbering};
 pub use made::MadeHost;
 pub use program::program;
-pub use random::{Limits, Random, random};
+pub use random::{HostSize, Random, random};
 pub use tree::scratch;
 pub use vm::{Cgroup, GuestNodeSpec, MemPolicy, Pages, Thread, ThreadKind, VcpuSpec, VmSpec, Vmm};

@@ -47,7 +47,7 @@ impl Random {
 
 /// How large a random host may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct HostSize {
     /// Most NUMA nodes with CPUs, at least 1.
     pub nodes: u32,
     /// Most cores of a node, at least 1.
@@ -60,7 +60,7 @@ pub struct Limits {
     pub oddities: bool,
 }
 
-impl Default for Limits {
+impl Default for HostSize {
     fn default() -> Self {
         Self { nodes: 8, cores_per_node: 16, vms: 24, vcpus: 16, oddities: true }
     }
@@ -68,7 +68,7 @@ impl Default for Limits {
 
 /// A host with VMs within `limits`, the same for the same `seed`.
 #[must_use]
-pub fn random(seed: u64, limits: Limits) -> MadeHost {
+pub fn random(seed: u64, limits: HostSize) -> MadeHost {
     let mut random = Random::new(seed);
     let mut made = MadeHost::new(random_host(&mut random, limits));
     made.boot = seed & 0xffff_ffff_ffff;
@@ -83,7 +83,7 @@ pub fn random(seed: u64, limits: Limits) -> MadeHost {
     made
 }
 
-fn random_host(random: &mut Random, limits: Limits) -> HostSpec {
+fn random_host(random: &mut Random, limits: HostSize) -> HostSpec {
     let nodes = random.within(1, u64::from(limits.nodes.max(1))) as u32;
     let cores = random.within(1, u64::from(limits.cores_per_node.max(1))) as u32;
     let mut host = HostSpec::new(nodes, cores).threads(*random.pick(&[1, 1, 2, 2, 2, 4]));
@@ -118,7 +118,7 @@ fn random_cpus(random: &mut Random, cpus: &CpuSet, percent: u64) -> CpuSet {
     cpus.iter().filter(|_| random.chance(percent)).collect()
 }
 
-fn random_vm(random: &mut Random, host: &HostSpec, limits: Limits, number: u64) -> VmSpec {
+fn random_vm(random: &mut Random, host: &HostSpec, limits: HostSize, number: u64) -> VmSpec {
     let nodes = host.node_ids();
     let home = *random.pick(&nodes);
     let vcpus = random.within(1, u64::from(limits.vcpus.max(1))) as u32;
@@ -194,14 +194,14 @@ mod tests {
 
     #[test]
     fn a_seed_makes_the_same_host_again_and_another_seed_another() {
-        let limits = Limits::default();
+        let limits = HostSize::default();
         assert_eq!(random(7, limits), random(7, limits));
         assert_ne!(random(7, limits), random(8, limits));
     }
 
     #[test]
     fn random_hosts_keep_the_limits_and_have_a_cpu_online() {
-        let limits = Limits { nodes: 3, cores_per_node: 4, vms: 5, vcpus: 2, oddities: true };
+        let limits = HostSize { nodes: 3, cores_per_node: 4, vms: 5, vcpus: 2, oddities: true };
         for seed in 0..200 {
             let made = random(seed, limits);
             assert!(!made.host.online().is_empty(), "seed {seed}");

@@ -3,7 +3,7 @@
 
 use instep_core::idset::CpuSet;
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
-use instep_madehost::{HostSpec, Limits, MadeHost, VmSpec, Vmm, random, scratch};
+use instep_madehost::{HostSize, HostSpec, MadeHost, VmSpec, Vmm, random, scratch};
 use procfs_core::FromRead;
 use procfs_core::process::{Schedstat, Stat, Status};
 use std::fs;
@@ -52,7 +52,7 @@ fn procfs_core_reads_stat_status_and_schedstat_of_every_thread() {
 #[test]
 fn procfs_core_reads_every_process_of_random_hosts() {
     for seed in 0..10 {
-        let made = random(seed, Limits { vms: 6, ..Limits::default() });
+        let made = random(seed, HostSize { vms: 6, ..HostSize::default() });
         let dir = tempfile::tempdir_in(scratch()).unwrap();
         made.write(dir.path()).unwrap();
         for entry in fs::read_dir(dir.path().join("proc")).unwrap() {

@@ -21,5 +21,5 @@ mod source;
 mod tracefs;
 
 pub use error::Error;
-pub use session::{Options, Progress, Summary, record};
+pub use session::{Progress, RecordOptions, Summary, record};
 pub use source::Choice;

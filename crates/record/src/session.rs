@@ -21,7 +21,7 @@ const FLUSH_EVERY: u32 = 10;
 
 /// What shall be recorded.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RecordOptions {
     /// For how long; until stopped when not given.
     pub duration: Option<Duration>,
     /// The recording ends when it is as large, in bytes; by a block or two it may be larger.
@@ -94,7 +94,7 @@ impl Summary {
 /// No VM of a wanted name, no source of events, or the recording cannot be written.
 pub fn record<W: Write>(
     out: W,
-    options: &Options,
+    options: &RecordOptions,
     wait: &mut dyn FnMut(Duration) -> bool,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Summary, Error> {
@@ -163,7 +163,7 @@ impl Host {
         self.vms.iter().filter(|vm| names.is_empty() || names.contains(&vm.name))
     }
 
-    fn head(&self, root: &Root, source: &dyn Source, options: &Options) -> Head {
+    fn head(&self, root: &Root, source: &dyn Source, options: &RecordOptions) -> Head {
         let kernel = |file: &str| {
             let text = root.read(format!("proc/sys/kernel/{file}")).ok()?;
             Some(text.trim().to_owned()).filter(|text| !text.is_empty())
@@ -221,7 +221,7 @@ impl<W: Write> Session<W> {
         source: Box<dyn Source>,
         (root, scanner): (Root, Scanner),
         host: &Host,
-        options: &Options,
+        options: &RecordOptions,
     ) -> Result<Self, Error> {
         let begin = system::clocks().0;
         let head = host.head(&root, source.as_ref(), options);
@@ -263,7 +263,7 @@ impl<W: Write> Session<W> {
     /// on a slow host the names of all threads alone may take a second.
     fn run(
         &mut self,
-        options: &Options,
+        options: &RecordOptions,
         wait: &mut dyn FnMut(Duration) -> bool,
         progress: &mut dyn FnMut(&Progress),
     ) -> Result<&'static str, Error> {

@@ -59,7 +59,7 @@ pub(crate) fn address(memory: &Memory) -> *mut c_void {
 /// An event that the scheduler told user space (`struct instep_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "bpf/intf.h")]
-pub struct Event {
+pub struct SchedulerEvent {
     pub at_ns: u64,
     pub kind: u32,
     pub vm: u32,
@@ -83,7 +83,7 @@ pub(crate) struct Inner {
     /// Who is current where no task is.
     pub(crate) nobody: Box<TaskStruct>,
     pub(crate) state: RefCell<State>,
-    pub(crate) events: RefCell<Vec<Event>>,
+    pub(crate) events: RefCell<Vec<SchedulerEvent>>,
     pub(crate) random: Cell<u64>,
     /// Where the last search for any CPU ended, for each CPU.
     pub(crate) round: Box<[Cell<usize>]>,

@@ -212,7 +212,7 @@ pub struct VmSettings {
 
 /// A VM: its weight, its settings and its vCPUs, which are consecutive tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Vm {
+pub struct NativeVm {
     /// As `cpu.weight`.
     pub weight: u32,
     /// What else is set for it.
@@ -245,7 +245,7 @@ pub struct Lane {
 pub struct Instep {
     kernel: Kernel,
     /// All VMs and the first slot of each.
-    vms: Vec<(Vm, u32)>,
+    vms: Vec<(NativeVm, u32)>,
     /// Allocation period of VMs without one of their own.
     period: u64,
     /// Whether weights are those of the tree of cgroups.
@@ -261,7 +261,7 @@ impl Instep {
         machine: Machine,
         lanes: &[Lane],
         tasks: &[TaskSetup],
-        vms: &[Vm],
+        vms: &[NativeVm],
         settings: &Settings,
         seed: u64,
         release: Release,
@@ -279,7 +279,7 @@ impl Instep {
         machine: Machine,
         lanes: &[Lane],
         tasks: &[TaskSetup],
-        vms: &[Vm],
+        vms: &[NativeVm],
         settings: &Settings,
         seed: u64,
         release: Release,
@@ -307,7 +307,7 @@ impl Instep {
             *end += vm.count as u32;
             Some(*end - vm.count as u32)
         });
-        let vms: Vec<(Vm, u32)> = vms.iter().copied().zip(ends).collect();
+        let vms: Vec<(NativeVm, u32)> = vms.iter().copied().zip(ends).collect();
         let mut instep = Self { kernel, vms, period: settings.period, weighs_tree: false };
         instep.tell_host(&nodes, lanes, settings);
         for vm in 0..instep.vms.len() {

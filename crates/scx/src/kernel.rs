@@ -8,7 +8,7 @@ use crate::abi::{
     CpuMask, DEQ_SCHED_CHANGE, DEQ_SLEEP, ENQ_WAKEUP, KICK_IDLE, KICK_PREEMPT, Ops, TaskStruct,
     WAKE_FORK, WAKE_TTWU,
 };
-use crate::inner::{Event, Inner, Machine, Release, TaskSetup};
+use crate::inner::{Inner, Machine, Release, SchedulerEvent, TaskSetup};
 use crate::order::{Call, Stand};
 use crate::state::Context;
 use std::ffi::c_void;
@@ -546,7 +546,7 @@ impl Kernel {
     }
 
     /// Events since the last call, oldest first.
-    pub fn take_events(&mut self) -> Vec<Event> {
+    pub fn take_events(&mut self) -> Vec<SchedulerEvent> {
         self.inner.events.borrow_mut().drain(..).collect()
     }
 }

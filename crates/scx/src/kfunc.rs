@@ -5,7 +5,7 @@
 //! what it answers with an error code is answered so.
 
 use crate::abi::{CpuMask, DSQ_GLOBAL, DSQ_INVALID, Iter, KICK_IDLE, Task, TaskStruct};
-use crate::inner::{Event, FIRST_PID, Inner};
+use crate::inner::{FIRST_PID, Inner, SchedulerEvent};
 use crate::state::{Context, Queue, Sent, Timer};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
@@ -212,7 +212,7 @@ kfuncs! {
     fn shim_emit(kernel, at_ns: u64, kind: u32, vm: u32, a: u64, b: u64) {
         let events = &mut *kernel.events.borrow_mut();
         if events.len() < EVENTS {
-            events.push(Event { at_ns, kind, vm, a, b });
+            events.push(SchedulerEvent { at_ns, kind, vm, a, b });
         }
     }
 

@@ -22,5 +22,5 @@ mod tests;
 /// A hash of bpf/'s sources as they were when this was built: FNV-1a, 64 bits, hexadecimal.
 pub const SOURCES: &str = env!("INSTEP_BPF_SOURCES");
 
-pub use inner::{Event, Machine, Release, TaskSetup};
+pub use inner::{Machine, Release, SchedulerEvent, TaskSetup};
 pub use kernel::{Kernel, Refused, Sizes, Waker};

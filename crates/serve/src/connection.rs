@@ -8,7 +8,7 @@
 
 use crate::address::{Accepted, Listener};
 use crate::answer::Server;
-use crate::files::{Files, Shown};
+use crate::files::{PublishedFiles, Shown};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -88,7 +88,7 @@ async fn attend<S: AsyncRead + AsyncWrite + Unpin>(stream: S, server: Server) {
 /// # Panics
 /// Where no runtime can be made.
 #[must_use]
-pub fn answer_bytes(files: &Files, request: &[u8]) -> Vec<u8> {
+pub fn answer_bytes(files: &PublishedFiles, request: &[u8]) -> Vec<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime without sockets takes nothing of the system");
     let (_sender, shown) = watch::channel(Arc::new(files.read()));

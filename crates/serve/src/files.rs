@@ -19,7 +19,7 @@ const GRACE: Duration = Duration::from_secs(120);
 
 /// Where a run publishes.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct PublishedFiles {
     /// The host after the last cycle.
     pub host: PathBuf,
     /// The last hour.
@@ -87,7 +87,7 @@ struct Due {
     next_cycle_at: String,
 }
 
-impl Files {
+impl PublishedFiles {
     /// What the files are now.
     pub(crate) fn state(&self) -> FilesState {
         let of = |path: &PathBuf| {
@@ -174,8 +174,8 @@ fn due(host: &str) -> Option<SystemTime> {
 mod tests {
     use super::*;
 
-    fn files(dir: &Path) -> Files {
-        Files {
+    fn files(dir: &Path) -> PublishedFiles {
+        PublishedFiles {
             host: dir.join("host.json"),
             history: dir.join("history.json"),
             past: dir.join("history"),

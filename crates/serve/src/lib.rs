@@ -20,7 +20,7 @@ mod privileges;
 
 pub use address::{Address, BadAddress, loopback};
 pub use connection::{MOST_CONNECTIONS, answer_bytes};
-pub use files::{Document, Files};
+pub use files::{Document, PublishedFiles};
 
 use std::io;
 use std::sync::Arc;
@@ -58,7 +58,11 @@ pub enum Error {
 ///
 /// # Errors
 /// The address cannot be listened on, or privileges cannot be given up.
-pub fn serve(address: &Address, files: Files, ready: impl FnOnce(&str)) -> Result<(), Error> {
+pub fn serve(
+    address: &Address,
+    files: PublishedFiles,
+    ready: impl FnOnce(&str),
+) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     runtime.map_err(Error::Runtime)?.block_on(async {
         let listener = address::Listener::bind(address)?;
@@ -73,7 +77,7 @@ pub fn serve(address: &Address, files: Files, ready: impl FnOnce(&str)) -> Resul
 }
 
 /// Reads the files again when they have changed.
-async fn follow(files: Files, sender: watch::Sender<Arc<files::Shown>>) {
+async fn follow(files: PublishedFiles, sender: watch::Sender<Arc<files::Shown>>) {
     loop {
         tokio::time::sleep(LOOK).await;
         let is_old = {

@@ -6,10 +6,10 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use instep_scx::instep::limits;
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 
 /// `vms` VMs of `vcpus` vCPUs that meet at barriers, on a host of `nodes` nodes.
-fn plan(scheduler: &str, nodes: u32, cores: u32, vms: u32, vcpus: u32, ms: u32) -> Plan {
+fn plan(scheduler: &str, nodes: u32, cores: u32, vms: u32, vcpus: u32, ms: u32) -> SimulationPlan {
     let text = format!(
         r#"about = "bench"
         scheduler = "{scheduler}"
@@ -29,7 +29,7 @@ fn plan(scheduler: &str, nodes: u32, cores: u32, vms: u32, vcpus: u32, ms: u32) 
         "#
     );
     let scenario = Scenario::parse(&text).expect("the text above");
-    Plan::new(&scenario, &|_| Err(String::new())).expect("the text above")
+    SimulationPlan::new(&scenario, &|_| Err(String::new())).expect("the text above")
 }
 
 fn benchmark(criterion: &mut Criterion) {

@@ -10,7 +10,7 @@
 
 #![allow(missing_docs, reason = "an example")]
 
-use instep_core::policy::{self, PolicyName, Settings};
+use instep_core::policy::{self, PolicyName, PolicySettings};
 use instep_core::snapshot::Snapshot;
 use instep_sim::placing::draw::{self, Size};
 use instep_sim::placing::{Contest, Rule, SCHEDULERS};
@@ -75,7 +75,7 @@ fn find(job: &Value) -> Result<Value, String> {
 }
 
 fn measure_time(contest: &Contest) -> Value {
-    let settings = Settings::default();
+    let settings = PolicySettings::default();
     let median = |snapshot: &Snapshot| {
         let once = |_| {
             let begin = Instant::now();

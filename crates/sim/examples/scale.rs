@@ -6,8 +6,8 @@
 
 #![allow(missing_docs, reason = "an example")]
 
-use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
+use instep_sim::scenario::{Scenario, TuningText};
 use serde_json::{Value, json};
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,10 +69,10 @@ fn simulate(job: &Value) -> Result<Value, String> {
     scenario.scheduler = toml::Spanned::new(0..0, text("scheduler")?.to_owned());
     for name in job["without"].as_array().into_iter().flatten() {
         let name = name.as_str().ok_or("a mechanism that is no text")?;
-        let off = toml::Spanned::new(0..0, "1ns".to_owned());
+        let off = toml::Spanned::new(0..0, TuningText::Switch(true));
         scenario.tuning.insert(format!("without.{name}"), off);
     }
-    let plan = Plan::new(&scenario, &|name| Err(format!("{name}: a job names no file")))
+    let plan = SimulationPlan::new(&scenario, &|name| Err(format!("{name}: a job names no file")))
         .map_err(|fault| format!("line {}: {}", fault.line(toml), fault.what))?;
     let reports = plan.reports(seeds, &mut (), &|_| (), &|| false);
     Ok(json!({ "reports": reports, "by_weight": plan.by_weight() }))

@@ -8,7 +8,7 @@
 use instep_scx::instep::limits;
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use std::fs;
 use std::process::ExitCode;
 
@@ -77,7 +77,7 @@ fn one(
          [host]\n{host}\n{guests}\n"
     );
     let plan = Scenario::parse(&text)
-        .and_then(|scenario| Plan::new(&scenario, &|_| Err(String::new())))
+        .and_then(|scenario| SimulationPlan::new(&scenario, &|_| Err(String::new())))
         .map_err(|fault| fault.what)?;
     let engine = Engine::new(plan.setup.clone(), plan.scheduler());
     let before = cpu_time()?;

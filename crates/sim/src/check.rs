@@ -3,9 +3,9 @@
 
 use crate::engine::{Engine, Life, Setup};
 use crate::guest::program::Op;
-use crate::scenario::build::Plan;
+use crate::scenario::build::SimulationPlan;
 use crate::sched::Scheduler;
-use instep_check::{Conserved, Finding, Promises, Watch};
+use instep_check::{Conserved, Promises, RuleWatch, ScheduleFinding};
 
 /// Events of one instant after which the clock is said to stand still.
 const STUCK: u32 = 1_000_000;
@@ -18,10 +18,10 @@ pub struct Checked {
     /// Simulated time, nanoseconds.
     pub until: u64,
     /// The first rule that was broken.
-    pub finding: Option<Finding>,
+    pub finding: Option<ScheduleFinding>,
 }
 
-impl Plan {
+impl SimulationPlan {
     /// Simulates it once with all checkers of what its scheduler promises, up to its end, the first
     /// finding or `most` events.
     #[must_use]
@@ -44,7 +44,7 @@ impl Plan {
     }
 }
 
-/// As [`Plan::check`], with any scheduler and promises.
+/// As [`SimulationPlan::check`], with any scheduler and promises.
 #[must_use]
 pub fn check(
     setup: &Setup,
@@ -61,7 +61,7 @@ pub fn check(
     }
     let shown = setup.vms.iter().filter(|vm| !vm.hidden).count();
     let checkers = promises.checkers(shown, saturated(setup));
-    let mut watch = Watch::new(setup.host.cpus(), &tasks, checkers);
+    let mut watch = RuleWatch::new(setup.host.cpus(), &tasks, checkers);
     // All is counted from the beginning: warming up would forget.
     let mut setup = setup.clone();
     setup.duration = setup.duration.saturating_add(std::mem::take(&mut setup.warmup));
@@ -73,19 +73,24 @@ pub fn check(
     let (events, until) = (engine.events(), engine.now());
     let whole = matches!(result, Ok(true));
     let failed = engine.scheduler().failed();
-    let thrown_out = failed.map(|what| Finding { rule: "ejected", at: until, what });
+    let thrown_out = failed.map(|what| ScheduleFinding { rule: "ejected", at: until, what });
     let mut finding = result.err().or(thrown_out);
     if whole && finding.is_none() {
         let outcome = engine.finish();
         let vms: Vec<u64> = outcome.vms.iter().map(|vm| vm.2.sums.running).collect();
         let account = Conserved::account(watch.picture(), &outcome.host.busy, &vms);
-        finding = account.err().map(|what| Finding { rule: "conserved", at: end, what });
+        finding = account.err().map(|what| ScheduleFinding { rule: "conserved", at: end, what });
     }
     Checked { events, until, finding }
 }
 
 /// Whether it came to its end.
-fn judge(engine: &mut Engine, watch: &mut Watch, end: u64, most: u64) -> Result<bool, Finding> {
+fn judge(
+    engine: &mut Engine,
+    watch: &mut RuleWatch,
+    end: u64,
+    most: u64,
+) -> Result<bool, ScheduleFinding> {
     let (mut instant, mut here) = (0, 0);
     loop {
         for fact in engine.facts() {
@@ -101,7 +106,7 @@ fn judge(engine: &mut Engine, watch: &mut Watch, end: u64, most: u64) -> Result<
         instant = engine.now();
         if here > STUCK {
             let what = format!("{here} events, and no time passes");
-            return Err(Finding { rule: "clock", at: instant, what });
+            return Err(ScheduleFinding { rule: "clock", at: instant, what });
         }
     }
     watch.pass(end)?;

@@ -16,7 +16,7 @@ use crate::params::{LinuxRelease, XenRelease};
 use crate::rng::Rng;
 use crate::timers::Timers;
 use instep_check::mask::Mask;
-use instep_check::{Fact, What};
+use instep_check::{Fact, FactKind};
 use instep_core::measure::VmMeter;
 use instep_scx::instep::VmSettings;
 
@@ -99,7 +99,7 @@ pub struct Task {
 
 /// A VM as the scheduler knows it. Its tasks have consecutive numbers.
 #[derive(Clone, Debug)]
-pub struct Vm {
+pub struct VmTasks {
     /// Its first task.
     pub first: u32,
     /// How many tasks it has.
@@ -120,7 +120,7 @@ pub struct Vm {
     pub is_there: bool,
 }
 
-impl Vm {
+impl VmTasks {
     /// Whether it is neither a service nor stands for the host's own threads. VMs come before these.
     #[must_use]
     pub fn is_vm(&self) -> bool {
@@ -147,7 +147,7 @@ pub struct Desk {
     /// All tasks.
     pub tasks: Vec<Task>,
     /// All VMs.
-    pub vms: Vec<Vm>,
+    pub vms: Vec<VmTasks>,
     /// The cgroups that they lie in, the root first.
     pub cgroups: Vec<CgroupSetup>,
     /// Whether VMs come and go.
@@ -184,7 +184,7 @@ impl Desk {
     /// from `first_timer` on, [`SCHED_TIMERS`] and one for each CPU for the scheduler.
     pub(crate) fn new(
         host: Host,
-        vms: Vec<Vm>,
+        vms: Vec<VmTasks>,
         task: impl Fn(usize, u32) -> (Mask, Mask, u32),
         rng: Rng,
         timers: Timers,
@@ -309,7 +309,7 @@ impl Desk {
             self.uncount(task);
             self.tasks[task.ix()].cpu = cpu;
             self.count(task);
-            self.note(What::Move { task: task.0, cpu: cpu as u32 });
+            self.note(FactKind::Move { task: task.0, cpu: cpu as u32 });
         } else {
             self.tasks[task.ix()].cpu = cpu;
         }
@@ -335,7 +335,7 @@ impl Desk {
 
     /// Something happened to the schedule.
     #[inline]
-    pub(crate) fn note(&mut self, what: What) {
+    pub(crate) fn note(&mut self, what: FactKind) {
         if let Some(facts) = &mut self.facts {
             facts.push(Fact { at: self.now, what });
         }
@@ -387,7 +387,7 @@ impl Desk {
         task.since = now;
         task.waited += now - task.ready;
         self.meters[task.vm].running(now, 1);
-        self.note(What::Start { task: id, cpu: cpu as u32 });
+        self.note(FactKind::Start { task: id, cpu: cpu as u32 });
     }
 
     /// A task that was charged stops running.

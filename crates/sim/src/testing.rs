@@ -23,7 +23,7 @@ pub(crate) fn desk(cpus: u32, vms: &[u32]) -> Desk {
 /// The same on this host.
 #[cfg(test)]
 pub(crate) fn desk_of(host: Host, vms: &[u32]) -> Desk {
-    use crate::desk::{SCHED_TIMERS, Vm};
+    use crate::desk::{SCHED_TIMERS, VmTasks};
     use instep_check::mask::Mask;
     let cpus = host.cpus();
     let hidden = [cpus as u32, vms.len() as u32];
@@ -31,7 +31,7 @@ pub(crate) fn desk_of(host: Host, vms: &[u32]) -> Desk {
     let all = vms.iter().map(|count| (*count, false)).chain(hidden.map(|count| (count, true)));
     let vm = |(count, hidden): (u32, bool)| {
         first += count;
-        Vm {
+        VmTasks {
             first: first - count,
             count,
             weight: 100,

@@ -6,7 +6,7 @@
 
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::sched;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -49,7 +49,7 @@ static ALLOCATOR: Counting = Counting;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn plan(scheduler: &str) -> Plan {
+fn plan(scheduler: &str) -> SimulationPlan {
     let mut text = format!(
         "about = \"it\"\nscheduler = \"{scheduler}\"\nduration = \"9s\"\nwarmup = \"0s\"\n\
          [host]\nnodes = 2\ncores = 2\nthreads = 2\nmemory = \"64GiB\"\nnoise = true\n"
@@ -70,7 +70,7 @@ fn plan(scheduler: &str) -> Plan {
         "[[guest]]\nname = \"crowd\"\nvcpus = 40\nmemory = \"1GiB\"\nload = \"spin\"\n\
          allowed = \"0-1\"\n",
     );
-    Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+    SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
 }
 
 /// Allocations and events in the steady state under this scheduler.

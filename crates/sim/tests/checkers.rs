@@ -6,13 +6,15 @@
 
 mod robin;
 
-use instep_check::{Conserved, Fact, Finding, Promises, Share, WaitBound, Watch, What};
+use instep_check::{
+    Conserved, Fact, FactKind, Promises, RuleWatch, ScheduleFinding, Share, WaitBound,
+};
 use instep_sim::check::check;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use robin::{Fault, MS, Robin};
 
-fn plan(guests: &[(u32, &str, &str)]) -> Plan {
+fn plan(guests: &[(u32, &str, &str)]) -> SimulationPlan {
     let mut text = "about = \"it\"\nscheduler = \"cfs\"\nduration = \"2s\"\nwarmup = \"0s\"\n\
                     [host]\ncores = 2\nmemory = \"8GiB\"\nnoise = false\n"
         .to_owned();
@@ -22,7 +24,7 @@ fn plan(guests: &[(u32, &str, &str)]) -> Plan {
              load = \"{load}\"\n{more}\n"
         ));
     }
-    Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+    SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
 }
 
 /// The rule that this scheduler breaks on these guests.
@@ -79,10 +81,10 @@ fn a_vcpu_that_waits_beyond_its_bound_is_found() {
 /// The millisecond in which a wait is found, where these tasks wait on the first CPU and the last of them runs.
 fn late(cpus: usize, tasks: &[(usize, u32)], vms: usize, from: &[u32]) -> Option<u64> {
     let promises = Promises { wait_bound: Some(BOUND), ..Promises::NONE };
-    let mut watch = Watch::new(cpus, tasks, promises.checkers(vms, false));
+    let mut watch = RuleWatch::new(cpus, tasks, promises.checkers(vms, false));
     let mut see = |what| watch.see(&Fact { at: 0, what });
-    from.iter().for_each(|task| see(What::Wake { task: *task, cpu: 0 }).unwrap());
-    see(What::Start { task: *from.last().unwrap(), cpu: 0 }).unwrap();
+    from.iter().for_each(|task| see(FactKind::Wake { task: *task, cpu: 0 }).unwrap());
+    see(FactKind::Start { task: *from.last().unwrap(), cpu: 0 }).unwrap();
     (1..200).find(|ms| watch.pass(ms * MS).is_err())
 }
 
@@ -108,11 +110,12 @@ fn a_lost_wake_up_is_found() {
 
 #[test]
 fn vms_that_are_groups_share_by_vm_and_not_by_vcpu() {
-    let text = "about = \"it\"\nscheduler = \"affinity\"\ntuning = { groups = \"1ns\" }\nduration = \"2s\"\nwarmup = \"0s\"\n\
+    let text = "about = \"it\"\nscheduler = \"affinity\"\ntuning = { groups = true }\nduration = \"2s\"\nwarmup = \"0s\"\n\
                 [host]\ncores = 1\nmemory = \"8GiB\"\nnoise = false\n\
                 [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n\
                 [[guest]]\nname = \"b\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n";
-    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let plan =
+        SimulationPlan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
     let share = plan.scheduler().promises().share.expect("it is promised");
     let rule = |share| {
         let promises = Promises { share: Some(share), ..Promises::NONE };
@@ -141,29 +144,29 @@ fn stacked_siblings_are_found_and_balance_has_none() {
     assert_eq!(checked.finding, None);
 }
 
-fn see(facts: &[(u64, What)]) -> Result<(), Finding> {
-    let mut watch = Watch::new(2, &[(0, 100), (0, 100)], Promises::NONE.checkers(2, false));
+fn see(facts: &[(u64, FactKind)]) -> Result<(), ScheduleFinding> {
+    let mut watch = RuleWatch::new(2, &[(0, 100), (0, 100)], Promises::NONE.checkers(2, false));
     facts.iter().try_for_each(|(at, what)| watch.see(&Fact { at: *at, what: what.clone() }))
 }
 
 #[test]
 fn recorded_nonsense_is_a_finding_and_no_panic() {
-    let wake = |task, cpu| What::Wake { task, cpu };
-    assert_eq!(see(&[(1, wake(0, 1)), (1, What::Start { task: 0, cpu: 0 })]), Ok(()));
-    let rule = |facts: &[(u64, What)]| see(facts).map_err(|finding| finding.rule);
+    let wake = |task, cpu| FactKind::Wake { task, cpu };
+    assert_eq!(see(&[(1, wake(0, 1)), (1, FactKind::Start { task: 0, cpu: 0 })]), Ok(()));
+    let rule = |facts: &[(u64, FactKind)]| see(facts).map_err(|finding| finding.rule);
     assert_eq!(rule(&[(5, wake(0, 0)), (4, wake(1, 0))]), Err("order"));
     assert_eq!(rule(&[(5, wake(2, 0))]), Err("order"));
     assert_eq!(rule(&[(5, wake(1, 2))]), Err("order"));
     assert_eq!(rule(&[(5, wake(1, 1)), (6, wake(1, 1))]), Err("conserved"));
-    assert_eq!(rule(&[(5, What::Stop { task: 0, cpu: 0, blocks: true })]), Err("conserved"));
-    assert_eq!(rule(&[(u64::MAX, What::Move { task: 0, cpu: 0 })]), Err("conserved"));
+    assert_eq!(rule(&[(5, FactKind::Stop { task: 0, cpu: 0, blocks: true })]), Err("conserved"));
+    assert_eq!(rule(&[(u64::MAX, FactKind::Move { task: 0, cpu: 0 })]), Err("conserved"));
 }
 
 #[test]
 fn an_account_that_disagrees_with_the_facts_is_found() {
-    let mut watch = Watch::new(1, &[(0, 100)], Vec::new());
-    watch.see(&Fact { at: 0, what: What::Wake { task: 0, cpu: 0 } }).unwrap();
-    watch.see(&Fact { at: 10, what: What::Start { task: 0, cpu: 0 } }).unwrap();
+    let mut watch = RuleWatch::new(1, &[(0, 100)], Vec::new());
+    watch.see(&Fact { at: 0, what: FactKind::Wake { task: 0, cpu: 0 } }).unwrap();
+    watch.see(&Fact { at: 10, what: FactKind::Start { task: 0, cpu: 0 } }).unwrap();
     watch.pass(30).unwrap();
     assert_eq!(Conserved::account(watch.picture(), &[20], &[20]), Ok(()));
     assert!(Conserved::account(watch.picture(), &[21], &[20]).is_err());

@@ -3,15 +3,15 @@
 #![cfg(test)]
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::report::Report;
+use instep_sim::report::SimulationReport;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 
 const MS: u64 = 1_000_000;
 const SPIN_BARRIERS: &str = "instep-load barrier --kind spin --phase 1ms --imbalance 10%";
 
 /// VMs of so many vCPUs, each with a load, beside each other.
-fn report(host: &str, scheduler: &str, vms: &[(u32, &str)]) -> Report {
+fn report(host: &str, scheduler: &str, vms: &[(u32, &str)]) -> SimulationReport {
     let mut text = format!(
         "about = \"x\"\nscheduler = \"{scheduler}\"\nduration = \"5s\"\nhost = {{ {host} }}\n"
     );
@@ -21,7 +21,7 @@ fn report(host: &str, scheduler: &str, vms: &[(u32, &str)]) -> Report {
         ));
     }
     let scenario = Scenario::parse(&text).unwrap();
-    Plan::new(&scenario, &|_| Err(String::new())).unwrap().report().unwrap()
+    SimulationPlan::new(&scenario, &|_| Err(String::new())).unwrap().report().unwrap()
 }
 
 /// The threshold is 3 ms, and looks come each millisecond: of VMs that always want to run nobody falls

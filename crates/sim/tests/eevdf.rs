@@ -3,11 +3,11 @@
 #![cfg(test)]
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::report::Report;
+use instep_sim::report::SimulationReport;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 
-fn report(tuning: &str) -> Report {
+fn report(tuning: &str) -> SimulationReport {
     let guest = |name: &str| {
         format!(
             "[[guest]]\nname = \"{name}\"\nvcpus = 2\nmemory = \"128MiB\"\n\
@@ -21,7 +21,7 @@ fn report(tuning: &str) -> Report {
         guest("b")
     );
     let scenario = Scenario::parse(&text).unwrap();
-    Plan::new(&scenario, &|_| Err(String::new())).unwrap().report().unwrap()
+    SimulationPlan::new(&scenario, &|_| Err(String::new())).unwrap().report().unwrap()
 }
 
 #[test]

@@ -2,19 +2,19 @@
 
 #![cfg(test)]
 
-use instep_check::What;
+use instep_check::FactKind;
 use instep_sim::engine::Engine;
-use instep_sim::report::{Report, VmReport};
+use instep_sim::report::{SimulatedVm, SimulationReport};
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 
-fn report(host: &str, scheduler: &str, guests: &str) -> Report {
+fn report(host: &str, scheduler: &str, guests: &str) -> SimulationReport {
     let text = format!(
         "about = \"x\"\nscheduler = \"{scheduler}\"\nduration = \"400ms\"\nwarmup = \"100ms\"\n\
          [host]\n{host}\n{guests}"
     );
     let scenario = Scenario::parse(&text).unwrap_or_else(|fault| panic!("{fault:?}"));
-    let plan = Plan::new(&scenario, &|_| Err(String::new()));
+    let plan = SimulationPlan::new(&scenario, &|_| Err(String::new()));
     plan.unwrap_or_else(|fault| panic!("{fault:?}")).report().unwrap()
 }
 
@@ -22,7 +22,7 @@ fn guest(name: &str, vcpus: u32, load: &str) -> String {
     format!("[[guest]]\nname = \"{name}\"\nvcpus = {vcpus}\nmemory = \"1GiB\"\nload = \"{load}\"\n")
 }
 
-fn one(scheduler: &str, cpus: u32, load: &str, beside: bool) -> VmReport {
+fn one(scheduler: &str, cpus: u32, load: &str, beside: bool) -> SimulatedVm {
     let other = if beside { guest("b", 4, "spin") } else { String::new() };
     let host = format!("cores = {cpus}\nmemory = \"4GiB\"");
     let found = report(&host, scheduler, &(guest("a", 4, load) + &other));
@@ -83,7 +83,8 @@ fn a_guest_that_is_bound_to_no_node_lies_where_others_leave_memory() {
     let guests = guest("a", 1, "spin").replace("1GiB", "2GiB") + home + &guest("b", 1, "spin");
     let host = "nodes = 2\ncores = 1\nmemory = \"4GiB\"";
     let text = format!("scheduler = \"cfs\"\nduration = \"1ms\"\n[host]\n{host}\n{guests}");
-    let plan = Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
+    let plan =
+        SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
     assert_eq!(
         (&plan.setup.vms[0].memory[..], &plan.setup.vms[1].memory[..]),
         (&[1024, 0][..], &[0, 1024][..])
@@ -127,7 +128,8 @@ fn types_are_those_of_the_programs_that_stand_for_them() {
             "about = \"x\"\nscheduler = \"pm\"\nduration = \"2s\"\nwarmup = \"0s\"\n\
              [host]\nmachine = \"kvm-16\"\n{guests}"
         );
-        let plan = Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
+        let plan =
+            SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
         assert_eq!(plan.report().unwrap().vms[0].kind, Some(kind), "{program}");
     }
 }
@@ -249,14 +251,15 @@ fn threads_on_two_nodes_wait_longer_for_each_other_s_cache_lines() {
 
 /// Nanoseconds and number of the vCPU of each wake-up.
 fn wakes(text: &str) -> Vec<(u64, u32)> {
-    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let plan =
+        SimulationPlan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
     let mut engine = Engine::new(plan.setup.clone(), plan.scheduler());
     engine.watch();
     engine.begin();
     let mut wakes = Vec::new();
     while engine.advance(plan.setup.duration) {
         let woken = engine.facts().filter_map(|fact| match fact.what {
-            What::Wake { task, .. } => Some((fact.at, task)),
+            FactKind::Wake { task, .. } => Some((fact.at, task)),
             _ => None,
         });
         wakes.extend(woken);

@@ -7,19 +7,19 @@
 use instep_check::Promises;
 use instep_sim::check::check;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
-use instep_sim::sched;
+use instep_sim::scenario::build::SimulationPlan;
+use instep_sim::sched::{self, TunedValue};
 use instep_sim::swarm::Swarm;
 use rayon::prelude::*;
 
 /// The plan of a scenario that is one.
-fn planned(text: &str) -> Plan {
-    Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap()
+fn planned(text: &str) -> SimulationPlan {
+    SimulationPlan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap()
 }
 
 /// Two CPUs, a VM of two threads with this load, and as many neighbours that compute as leave it
 /// this share, per cent; all weights equal.
-fn plan(scheduler: &str, load: &str, share: u32, seed: u64) -> Plan {
+fn plan(scheduler: &str, load: &str, share: u32, seed: u64) -> SimulationPlan {
     let neighbours = 100 / share - 1;
     let text = format!(
         "about = \"it\"\nseed = {seed}\nscheduler = \"{scheduler}\"\nduration = \"2s\"\n\
@@ -134,7 +134,9 @@ fn vm_that_mostly_sleeps_is_not_late_beside_gangs_that_are_many() {
 fn it_is_co_scheduling_that_does_it() {
     let with = |off: u64| {
         let mut plan = plan("instep", SPIN, 25, 1);
-        (0..off).for_each(|_| _ = plan.tuning.insert("without.gang".to_owned(), 1));
+        (0..off).for_each(|_| {
+            _ = plan.tuning.insert("without.gang".to_owned(), TunedValue::Switch(true))
+        });
         plan.report().unwrap().vms[0].fair_share_speed.unwrap()
     };
     let (on, off) = (with(0), with(1));
@@ -192,11 +194,13 @@ fn a_host_beyond_its_tables_is_refused() {
     let text = "about = \"it\"\nscheduler = \"instep\"\nduration = \"1s\"\n[host]\nnodes = 4\n\
                 cores = 300\nmemory = \"64GiB\"\n[[guest]]\nname = \"a\"\nvcpus = 2\n\
                 memory = \"1GiB\"\n";
-    let fault = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap_err();
+    let fault =
+        SimulationPlan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap_err();
     assert!(fault.what.contains("at most 1024 CPUs"), "{}", fault.what);
     let small = "about = \"it\"\nscheduler = \"instep\"\nduration = \"1s\"\n[host]\ncores = 2\n\
                  memory = \"64GiB\"\n[[guest]]\nname = \"a\"\nvcpus = 513\nmemory = \"1GiB\"\n";
-    let fault = Plan::new(&Scenario::parse(small).unwrap(), &|_| Err(String::new())).unwrap_err();
+    let fault =
+        SimulationPlan::new(&Scenario::parse(small).unwrap(), &|_| Err(String::new())).unwrap_err();
     assert!(fault.what.contains("513") || fault.what.contains("512 of one VM"), "{}", fault.what);
     assert!(sched::NAMES.contains(&"instep"));
 }
@@ -246,7 +250,7 @@ fn a_small_swarm_finds_nothing() {
 }
 
 /// Two CPUs, `a` with this load (as TOML) and these settings beside others with theirs.
-fn set(load: &str, settings: &str, others: (u32, &str), seed: u64) -> Plan {
+fn set(load: &str, settings: &str, others: (u32, &str), seed: u64) -> SimulationPlan {
     let (count, theirs) = others;
     let text = format!(
         "about = \"it\"\nseed = {seed}\nscheduler = \"instep\"\nduration = \"2s\"\n\

@@ -7,7 +7,7 @@
 use instep_sim::desk::{Desk, TaskState};
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::sched;
 use proptest::prelude::*;
 
@@ -60,9 +60,9 @@ fn drawn() -> impl Strategy<Value = Drawn> {
     })
 }
 
-fn plan(text: &str) -> Plan {
+fn plan(text: &str) -> SimulationPlan {
     let scenario = Scenario::parse(text).unwrap_or_else(|fault| panic!("{fault:?}\n{text}"));
-    Plan::new(&scenario, &|_| Err(String::new()))
+    SimulationPlan::new(&scenario, &|_| Err(String::new()))
         .unwrap_or_else(|fault| panic!("{fault:?}\n{text}"))
 }
 

@@ -4,9 +4,10 @@
 #![cfg(test)]
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::engine::Outcome;
+use instep_sim::engine::RunTotals;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
+use instep_sim::sched::TunedValue;
 use rayon::prelude::*;
 
 /// VMs that are alike: how many, vCPUs of each, what each runs (throughput is that of the first load).
@@ -29,13 +30,13 @@ struct Case {
 
 impl Case {
     /// What is measured, without this mechanism if one is named: the median of seeds 1 to 3.
-    fn median(self, without: Option<&str>, measure: fn(&Outcome) -> f64) -> f64 {
+    fn median(self, without: Option<&str>, measure: fn(&RunTotals) -> f64) -> f64 {
         let mut all: Vec<f64> = (1..4u64)
             .into_par_iter()
             .map(|seed| {
                 let mut plan = self.plan(seed);
                 if let Some(name) = without {
-                    plan.tuning.insert(format!("without.{name}"), 1);
+                    plan.tuning.insert(format!("without.{name}"), TunedValue::Switch(true));
                 }
                 measure(&plan.run())
             })
@@ -44,7 +45,7 @@ impl Case {
         all[1]
     }
 
-    fn plan(self, seed: u64) -> Plan {
+    fn plan(self, seed: u64) -> SimulationPlan {
         let mut text = format!(
             "about = \"it\"\nseed = {seed}\nscheduler = \"instep\"\nwarmup = \"{}ms\"\n\
              duration = \"{}ms\"\n[host]\nmemory = \"8GiB\"\n{}\n",
@@ -57,7 +58,7 @@ impl Case {
                 self.own.replace("$N", &at.to_string())
             ));
         }
-        Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+        SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
     }
 }
 
@@ -70,19 +71,19 @@ struct Row {
     case: Case,
     /// What is measured, with its unit.
     what: &'static str,
-    measure: fn(&Outcome) -> f64,
+    measure: fn(&RunTotals) -> f64,
     /// By how much it is larger with the mechanism, at least; where it is negative, smaller. About half of what
     /// was found. What they are worth at realistic size: docs/performance.md, "What each mechanism is worth".
     by: f64,
 }
 
 /// CPU time of a VM per time, in CPUs.
-fn cpus(run: &Outcome, vm: usize) -> f64 {
+fn cpus(run: &RunTotals, vm: usize) -> f64 {
     run.vms[vm].2.sums.running as f64 / run.duration as f64
 }
 
 /// Units of its throughput that a VM does in a second.
-fn rate(run: &Outcome, vm: usize) -> f64 {
+fn rate(run: &RunTotals, vm: usize) -> f64 {
     run.throughput_milli(vm) as f64 / 1000.0
 }
 

@@ -7,20 +7,20 @@
 use instep_check::mask::Mask;
 use instep_sim::check::check;
 use instep_sim::desk::{TaskId, TaskState};
-use instep_sim::engine::{Engine, Outcome};
+use instep_sim::engine::{Engine, RunTotals};
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::sched;
 
 const MS: u64 = 1_000_000;
 
-fn parsed(text: &str) -> Result<Plan, String> {
+fn parsed(text: &str) -> Result<SimulationPlan, String> {
     let scenario = Scenario::parse(text).map_err(|fault| fault.what)?;
-    Plan::new(&scenario, &|_| Err(String::new())).map_err(|fault| fault.what)
+    SimulationPlan::new(&scenario, &|_| Err(String::new())).map_err(|fault| fault.what)
 }
 
 /// Two nodes of four cores with two threads, and guests.
-fn plan(scheduler: &str, placement: &str, guests: &str) -> Plan {
+fn plan(scheduler: &str, placement: &str, guests: &str) -> SimulationPlan {
     let text = format!(
         "about = \"it\"\nscheduler = \"{scheduler}\"\nduration = \"4s\"\nwarmup = \"3s\"\n\
          placement = \"{placement}\"\nplacement_period = \"1s\"\n[host]\nnodes = 2\ncores = 4\n\
@@ -37,7 +37,7 @@ fn guest(name: &str, vcpus: u32, more: &str) -> String {
 }
 
 /// Part of a VM's CPU time next to its memory.
-fn locality(outcome: &Outcome, vm: usize) -> f64 {
+fn locality(outcome: &RunTotals, vm: usize) -> f64 {
     let tally = &outcome.vms[vm].2;
     tally.local as f64 / (tally.sums.running as f64 * 1024.0)
 }
@@ -65,7 +65,7 @@ fn bnn_puts_vms_where_their_memory_is() {
     }
     let left = plan("cfs", "none", &guests).run();
     assert!((0..4).any(|vm| locality(&left, vm) < 0.9), "it is placement that does it");
-    let mean = |outcome: &Outcome| (0..4).map(|vm| locality(outcome, vm)).sum::<f64>() / 4.0;
+    let mean = |outcome: &RunTotals| (0..4).map(|vm| locality(outcome, vm)).sum::<f64>() / 4.0;
     let (own, left) = (mean(&plan("cfs", "instep", &guests).run()), mean(&left));
     assert!(own > left, "instep's policy {own}, without any {left}");
 }

@@ -3,16 +3,17 @@
 
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::engine::Outcome;
+use instep_sim::engine::RunTotals;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 
-fn plan(text: &str) -> Plan {
+fn plan(text: &str) -> SimulationPlan {
     let scenario = Scenario::parse(text).unwrap_or_else(|fault| panic!("{fault:?}"));
-    Plan::new(&scenario, &|_| Err(String::new())).unwrap_or_else(|fault| panic!("{fault:?}"))
+    SimulationPlan::new(&scenario, &|_| Err(String::new()))
+        .unwrap_or_else(|fault| panic!("{fault:?}"))
 }
 
-fn run(text: &str) -> Outcome {
+fn run(text: &str) -> RunTotals {
     plan(text).run()
 }
 

@@ -4,9 +4,9 @@
 #![cfg(test)]
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::report::{Report, VmReport};
+use instep_sim::report::{SimulatedVm, SimulationReport};
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use rayon::prelude::*;
 
 /// What is measured of a VM.
@@ -22,7 +22,7 @@ enum Measure {
 }
 
 impl Measure {
-    fn of(self, vm: &VmReport) -> f64 {
+    fn of(self, vm: &SimulatedVm) -> f64 {
         let late = |at: usize| vm.late_ns.expect("it has a timer")[at] as f64 / 1e6;
         match self {
             Self::Speed => vm.fair_share_speed.expect("it has a speed"),
@@ -42,7 +42,7 @@ enum Bound {
 
 impl Bound {
     /// What the worst VM has, and whether that is within the bound.
-    fn check(self, report: &Report) -> (f64, bool) {
+    fn check(self, report: &SimulationReport) -> (f64, bool) {
         let values = |name: &str, measure: Measure| {
             let named = report.vms.iter().filter(|vm| vm.name.starts_with(name));
             named.map(|vm| measure.of(vm)).collect::<Vec<f64>>()
@@ -75,7 +75,7 @@ fn short(text: &str, values: &[(&str, &str)]) -> String {
 fn broken(cases: &[(String, String, Vec<Bound>)]) -> Vec<String> {
     let one = |(name, text, bounds): &(String, String, Vec<Bound>)| {
         let scenario = Scenario::parse(text).unwrap_or_else(|fault| panic!("{name}: {fault:?}"));
-        let plan = Plan::new(&scenario, &|_| Err(String::new()));
+        let plan = SimulationPlan::new(&scenario, &|_| Err(String::new()));
         let report = plan.unwrap_or_else(|fault| panic!("{name}: {fault:?}")).report();
         let report = report.expect("nobody stops it");
         let found = bounds.iter().map(|bound| (bound, bound.check(&report)));

@@ -10,7 +10,7 @@ mod robin;
 use instep_check::Promises;
 use instep_sim::check::{Checked, check};
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::swarm::Swarm;
 use robin::{Fault, MS, Robin};
 
@@ -26,7 +26,7 @@ fn a_small_swarm_of_all_schedulers_finds_nothing() {
 /// small scenario, read anew, breaks the same rule.
 fn finds(fault: Fault, promises: &Promises, rule: &str, most: (usize, u32, u32)) {
     let by = |fault| {
-        move |plan: &Plan, events: u64| -> Checked {
+        move |plan: &SimulationPlan, events: u64| -> Checked {
             check(&plan.setup, Robin::broken(fault), promises, events)
         }
     };
@@ -42,7 +42,8 @@ fn finds(fault: Fault, promises: &Promises, rule: &str, most: (usize, u32, u32))
     let text = small.text(swarm.seed);
     let (guests, vcpus, cpus) = small.draft.size();
     assert!(guests <= most.0 && vcpus <= most.1 && cpus <= most.2, "{text}");
-    let plan = Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
+    let plan =
+        SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap();
     let again = broken(&plan, u64::MAX).finding.expect("it is broken again");
     assert_eq!((again.rule, &again), (rule, &small.finding), "{text}");
     assert_eq!(by(Fault::None)(&plan, u64::MAX).finding, None, "{text}");
@@ -69,7 +70,7 @@ fn those_who_block_pass_over_who_does_not_under_credit_for_as_long_as_they_like(
     // Seed 2, run 825; that it is no finding any more, tests of what was found show.
     let plan = |scheduler: &str| {
         let text = include_str!("found/boosted-siblings.toml").replace("\"credit\"", scheduler);
-        Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+        SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
     };
     for scheduler in ["\"credit\"", "\"sync-aware\""] {
         let plan = plan(scheduler);

@@ -4,12 +4,12 @@
 #![cfg(test)]
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::engine::Outcome;
+use instep_sim::engine::RunTotals;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 
 /// Six vCPUs that block at barriers on six CPUs beside five VMs of as many that run this.
-fn run(scheduler: &str, phase: &str, others: &str) -> Outcome {
+fn run(scheduler: &str, phase: &str, others: &str) -> RunTotals {
     let text = format!(
         r#"scheduler = "{scheduler}"
         duration = "60s"
@@ -18,7 +18,7 @@ fn run(scheduler: &str, phase: &str, others: &str) -> Outcome {
                     load = "instep-load barrier --kind block --phase {phase}" }},
                  {{ name = "b", count = 5, vcpus = 6, memory = "1GiB", load = "{others}" }}]"#
     );
-    Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap().run()
+    SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap().run()
 }
 
 #[test]
@@ -50,7 +50,8 @@ fn gain(others: u32) -> f64 {
                 guest = [{{ name = "a", vcpus = 6, memory = "1GiB", load = "npb/sp --kind block" }},
                          {{ name = "b", count = {others}, vcpus = 6, memory = "1GiB", load = "spin" }}]"#
             );
-            let plan = Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new()));
+            let plan =
+                SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new()));
             plan.unwrap().run().throughput_milli(0)
         };
         (1..=16).map(one).sum()

@@ -10,7 +10,7 @@
 use instep_sim::desk::TaskId;
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::sched::Standing;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -142,7 +142,8 @@ fn scenario(name: &str, real: &Shown, slop: u64) -> String {
 
 /// Simulates a minute after a second, and looks each millisecond. Accountings are when credits rise.
 fn simulate(text: &str, real: &Shown) -> Shown {
-    let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+    let plan =
+        SimulationPlan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
     let mut engine = Engine::new(plan.setup.clone(), plan.scheduler());
     engine.begin();
     let tasks: Vec<TaskId> = (0..real.names.len() as u32).map(TaskId).collect();
@@ -274,7 +275,7 @@ fn caps_that_cannot_be_are_refused() {
             "scheduler = '{scheduler}'\nduration = '1s'\nhost = {{ cores = 2, memory = '1GiB' }}\n\
              [[guest]]\nname = 'a'\nvcpus = 2\nmemory = '128MiB'\nload = 'spin'\ncap = {cap}\n"
         );
-        let plan = Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new()));
+        let plan = SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new()));
         plan.map(|_| ()).map_err(|fault| (fault.line(&text), fault.what))
     };
     assert_eq!(plan("credit", 200), Ok(()));

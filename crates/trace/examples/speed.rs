@@ -3,7 +3,7 @@
 //! Prints the records a second by the clock of reading and analysing, or of reading alone; for
 //! comparison with `perf sched timehist` on the same file (docs/performance.md).
 
-use instep_trace::analysis::{Settings, analyze};
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use std::fs::{self, File};
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         println!("{facts} facts");
     } else {
-        let report = analyze(stream.as_mut(), &Settings::default());
+        let report = analyze(stream.as_mut(), &AnalysisSettings::default());
         println!("{} VMs, {} findings", report.vms.len(), report.findings.len());
     }
     let (took, records) = (begin.elapsed().as_secs_f64(), stream.tally().records as f64);

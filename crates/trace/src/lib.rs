@@ -27,5 +27,5 @@ mod tracepoints;
 mod tracing_data;
 
 pub use error::TraceError;
-pub use open::{Kind, START, is_read_at_places, open, open_stream};
-pub use tracepoints::Options;
+pub use open::{START, TraceFormat, is_read_at_places, open, open_stream};
+pub use tracepoints::ReaderOptions;

@@ -6,7 +6,7 @@ use crate::dat::pages::{Missed, Next, Page};
 use crate::event::{Event, Fact};
 use crate::format;
 use crate::threads::{At, Threads};
-use crate::tracepoints::{Options, Read, Tracepoints};
+use crate::tracepoints::{Read, ReaderOptions, Tracepoints};
 use crate::tracing_data::{PageLayout, page_layout};
 use instep_core::units::{CpuId, Nanos};
 
@@ -30,7 +30,7 @@ impl Pages {
         let mut points = Tracepoints::default();
         for contents in formats {
             if let Some(format) = format::parse(&text(contents)) {
-                points.add(&format, Options::default());
+                points.add(&format, ReaderOptions::default());
             }
         }
         if !points.has_switch() {

@@ -6,13 +6,13 @@ use crate::perf::{self, PerfStream};
 use crate::rec::{self, RecStream};
 use crate::source::{Part, ReadAt, read_up_to};
 use crate::stream::EventStream;
-use crate::tracepoints::Options;
+use crate::tracepoints::ReaderOptions;
 use crate::tracing_data;
 use std::io::{Cursor, Read};
 
 /// A format of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TraceFormat {
     /// perf.data, in a file or through a pipe.
     Perf,
     /// trace.dat of trace-cmd.
@@ -21,33 +21,33 @@ pub enum Kind {
     Rec,
 }
 
-impl Kind {
+impl TraceFormat {
     /// By the first bytes of a file; `None` for anything else.
     #[must_use]
-    pub fn of(start: &[u8]) -> Option<Kind> {
+    pub fn of(start: &[u8]) -> Option<TraceFormat> {
         if start.starts_with(perf::MAGIC) || start.starts_with(perf::MAGIC_SWAPPED) {
-            Some(Kind::Perf)
+            Some(TraceFormat::Perf)
         } else if start.starts_with(tracing_data::MAGIC) {
-            Some(Kind::Dat)
+            Some(TraceFormat::Dat)
         } else if start.starts_with(rec::MAGIC) {
-            Some(Kind::Rec)
+            Some(TraceFormat::Rec)
         } else {
             None
         }
     }
 }
 
-/// Bytes by which [`Kind::of`] and [`is_read_at_places`] know a trace.
+/// Bytes by which [`TraceFormat::of`] and [`is_read_at_places`] know a trace.
 pub const START: u64 = 16;
 
 /// Whether a trace that starts so cannot be read from its front to its back: trace.dat, and perf.data
 /// that perf wrote to a file, have at their end what tells how to read the rest.
 #[must_use]
 pub fn is_read_at_places(start: &[u8]) -> bool {
-    match Kind::of(start) {
-        Some(Kind::Dat) => true,
-        Some(Kind::Perf) => start.starts_with(perf::MAGIC) && perf::is_file(start),
-        Some(Kind::Rec) | None => false,
+    match TraceFormat::of(start) {
+        Some(TraceFormat::Dat) => true,
+        Some(TraceFormat::Perf) => start.starts_with(perf::MAGIC) && perf::is_file(start),
+        Some(TraceFormat::Rec) | None => false,
     }
 }
 
@@ -68,14 +68,14 @@ fn unknown(start: &[u8]) -> Fault {
 pub fn open<'a>(
     source: impl ReadAt + 'a,
     path: &str,
-    options: Options,
+    options: ReaderOptions,
 ) -> Result<Box<dyn EventStream + 'a>, TraceError> {
     let start = read_up_to(&source, 0, START)
         .map_err(|source| TraceError::Read { path: path.to_owned(), source })?;
-    match Kind::of(&start) {
-        Some(Kind::Perf) => Ok(Box::new(PerfStream::open(source, path, options)?)),
-        Some(Kind::Dat) => Ok(Box::new(DatStream::open(source, path, options)?)),
-        Some(Kind::Rec) => {
+    match TraceFormat::of(&start) {
+        Some(TraceFormat::Perf) => Ok(Box::new(PerfStream::open(source, path, options)?)),
+        Some(TraceFormat::Dat) => Ok(Box::new(DatStream::open(source, path, options)?)),
+        Some(TraceFormat::Rec) => {
             let part = Part::new(source, 0, u64::MAX);
             Ok(Box::new(RecStream::open(part, path, options)?))
         }
@@ -91,17 +91,17 @@ pub fn open<'a>(
 pub fn open_stream<'a>(
     mut source: impl Read + 'a,
     path: &str,
-    options: Options,
+    options: ReaderOptions,
 ) -> Result<Box<dyn EventStream + 'a>, TraceError> {
     let mut start = Vec::new();
     let failed = |source| TraceError::Read { path: path.to_owned(), source };
     source.by_ref().take(START).read_to_end(&mut start).map_err(failed)?;
-    let kind = Kind::of(&start);
+    let kind = TraceFormat::of(&start);
     let whole = Cursor::new(start.clone()).chain(source);
     match kind {
-        Some(Kind::Rec) => Ok(Box::new(RecStream::open(whole, path, options)?)),
-        Some(Kind::Perf) => Ok(Box::new(PerfStream::pipe(whole, path, options)?)),
-        Some(Kind::Dat) => Err(Fault::new(
+        Some(TraceFormat::Rec) => Ok(Box::new(RecStream::open(whole, path, options)?)),
+        Some(TraceFormat::Perf) => Ok(Box::new(PerfStream::pipe(whole, path, options)?)),
+        Some(TraceFormat::Dat) => Err(Fault::new(
             "trace.dat is read at many places, so it cannot come through a pipe; write it to a file",
         )
         .of(path)),

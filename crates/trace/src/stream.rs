@@ -50,7 +50,7 @@ pub struct Header {
     /// The clock of the timestamps, where named.
     pub clock: Option<String>,
     /// Guests whose vCPUs' threads the recorder knew (`instep record`, trace-cmd record -A).
-    pub guests: Vec<Guest>,
+    pub guests: Vec<TracedGuest>,
     /// Names of the guests whose wake-ups and moves alone were recorded; empty where all were.
     pub only: Vec<String>,
     /// Cores, caches and nodes.
@@ -63,7 +63,7 @@ pub struct Header {
 
 /// A guest that the recorder knew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Guest {
+pub struct TracedGuest {
     /// Its name.
     pub name: String,
     /// Its process, where told.

@@ -10,7 +10,7 @@ use instep_core::units::{CpuId, Nanos, Tid};
 
 /// What a reader shall give beyond the facts of scheduling.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct ReaderOptions {
     /// Also [`Fact::KvmExit`]: the most frequent record of a busy host.
     pub exits: bool,
 }
@@ -59,7 +59,7 @@ pub(crate) enum Read {
 
 impl Tracepoints {
     /// Learns one layout.
-    pub(crate) fn add(&mut self, format: &Format, options: Options) {
+    pub(crate) fn add(&mut self, format: &Format, options: ReaderOptions) {
         let wanted = matches!(
             format.name.as_str(),
             "sched_switch"
@@ -275,7 +275,7 @@ mod tests {
             field:char next_comm[16];offset:40;size:16;signed:0;\n\
             field:pid_t next_pid;offset:56;size:4;signed:1;\n";
         let mut points = Tracepoints::default();
-        points.add(&crate::format::parse(text).unwrap(), Options::default());
+        points.add(&crate::format::parse(text).unwrap(), ReaderOptions::default());
         points
     }
 
@@ -301,7 +301,7 @@ mod tests {
             field:char comm[16];offset:8;size:16;\nfield:pid_t pid;offset:24;size:4;\n\
             field:int orig_cpu;offset:28;size:4;\nfield:int dest_cpu;offset:32;size:4;\n";
         let mut points = Tracepoints::default();
-        points.add(&crate::format::parse(text).unwrap(), Options::default());
+        points.add(&crate::format::parse(text).unwrap(), ReaderOptions::default());
         let at = At { time: Nanos(1), cpu: CpuId(0) };
         for (cpu, expected) in
             [(8191u32, Read::Used), (8192, Read::Damaged), (u32::MAX, Read::Damaged)]
@@ -318,7 +318,7 @@ mod tests {
     fn a_layout_without_a_needed_field_is_named() {
         let mut points = Tracepoints::default();
         let format = crate::format::parse("name: sched_switch\nID: 3\n").unwrap();
-        points.add(&format, Options::default());
+        points.add(&format, ReaderOptions::default());
         assert_eq!(points.unknown, ["sched_switch"]);
     }
 }

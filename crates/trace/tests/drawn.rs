@@ -2,8 +2,8 @@
 //! the next, and runs last as long as the analysis says.
 #![cfg(test)]
 
-use instep_madehost::trace::{Moment, What, perf_file};
-use instep_trace::analysis::{Settings, analyze_into};
+use instep_madehost::trace::{MadeEvent, TracepointFields, perf_file};
+use instep_trace::analysis::{AnalysisSettings, analyze_into};
 use instep_trace::perfetto::PerfettoWriter;
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -99,19 +99,19 @@ fn every_slice_of_a_track_ends_and_runs_last_as_long_as_the_analysis_says() {
     for turn in 0..40u64 {
         let at = 1_000_000 + turn * 3_000_000;
         let mut push = |time, what| {
-            events.push(Moment { time, cpu: 0, current: (0, 0), flags: 0, what });
+            events.push(MadeEvent { time, cpu: 0, current: (0, 0), flags: 0, what });
         };
-        push(at, What::Switch(IDLE, ONE, 0));
-        push(at + 500_000, What::Waking(TWO, 0));
-        push(at + 500_100, What::Wakeup(TWO, 0));
-        push(at + 1_000_000, What::Switch(ONE, TWO, 0));
-        push(at + 1_500_000, What::Switch(TWO, ONE, 1));
-        push(at + 2_000_000, What::Switch(ONE, IDLE, 0));
+        push(at, TracepointFields::Switch(IDLE, ONE, 0));
+        push(at + 500_000, TracepointFields::Waking(TWO, 0));
+        push(at + 500_100, TracepointFields::Wakeup(TWO, 0));
+        push(at + 1_000_000, TracepointFields::Switch(ONE, TWO, 0));
+        push(at + 1_500_000, TracepointFields::Switch(TWO, ONE, 1));
+        push(at + 2_000_000, TracepointFields::Switch(ONE, IDLE, 0));
     }
     let data = Cursor::new(perf_file(&events, 20));
     let mut stream = instep_trace::open(data, "made", Default::default()).unwrap();
     let mut writer = PerfettoWriter::new(Vec::new());
-    let report = analyze_into(stream.as_mut(), &Settings::default(), &mut writer);
+    let report = analyze_into(stream.as_mut(), &AnalysisSettings::default(), &mut writer);
     let tracks = tracks(&writer.finish().unwrap());
     let vcpus: Vec<_> = report.vms.iter().flat_map(|vm| &vm.vcpus).collect();
     assert_eq!((tracks.len(), vcpus.len()), (report.vms.len() + 2, 2));

@@ -5,7 +5,7 @@
 mod pipe;
 
 use instep_madehost::trace::{
-    Moment, What, dat_6, dat_7, perf_file, perf_file_compressed, perf_pipe,
+    MadeEvent, TracepointFields, dat_6, dat_7, perf_file, perf_file_compressed, perf_pipe,
 };
 use instep_trace::event::{Event, Fact, Left};
 use instep_trace::rec::{End, Head, Writer};
@@ -21,20 +21,25 @@ const BETA: (u32, &str) = (201, "CPU 0/KVM");
 const IDLE: (u32, &str) = (0, "swapper/0");
 
 /// Two CPUs on which threads take turns, with gaps that need time extends.
-fn events(turns: u64) -> Vec<Moment> {
+fn events(turns: u64) -> Vec<MadeEvent> {
     let mut events = Vec::new();
     for turn in 0..turns {
         for cpu in 0..2u32 {
             let time = 1_000_000 + turn * 300_000_000 + u64::from(cpu) * 1000;
             let thread = if cpu == 0 { ALPHA } else { BETA };
             let mut push = |time, current, flags, what| {
-                events.push(Moment { time, cpu, current, flags, what });
+                events.push(MadeEvent { time, cpu, current, flags, what });
             };
-            push(time, (0, 0), 8, What::Waking(thread, cpu));
-            push(time + 100, (0, 0), 8, What::Wakeup(thread, cpu));
-            push(time + 200, (0, 0), 0, What::Switch(IDLE, thread, 0));
-            push(time + 300, (thread.0, thread.0 - 1), 0, What::Entry(0));
-            push(time + 500, (thread.0, thread.0 - 1), 0, What::Switch(thread, IDLE, 1));
+            push(time, (0, 0), 8, TracepointFields::Waking(thread, cpu));
+            push(time + 100, (0, 0), 8, TracepointFields::Wakeup(thread, cpu));
+            push(time + 200, (0, 0), 0, TracepointFields::Switch(IDLE, thread, 0));
+            push(time + 300, (thread.0, thread.0 - 1), 0, TracepointFields::Entry(0));
+            push(
+                time + 500,
+                (thread.0, thread.0 - 1),
+                0,
+                TracepointFields::Switch(thread, IDLE, 1),
+            );
         }
     }
     events

@@ -4,8 +4,8 @@
 
 use instep_core::topology::{CpuFacts, Topology};
 use instep_core::units::{CpuId, Nanos, Tid};
-use instep_trace::analysis::report::{Finding, Halts, Kind, Report};
-use instep_trace::analysis::{Settings, analyze};
+use instep_trace::analysis::report::{AnalysisFinding, AnalysisReport, FindingKind, Halts};
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use instep_trace::event::{Comm, Event, Fact, Left};
 use instep_trace::stream::{EventStream, Header, Tally};
 
@@ -50,13 +50,13 @@ fn switch(time: u64, prev: u32, next: u32, left: Left) -> Event {
     event(time, Fact::Switch { prev: Tid(prev), next: Tid(next), left })
 }
 
-fn report(batches: Vec<Vec<Event>>, settings: &Settings) -> Report {
+fn report(batches: Vec<Vec<Event>>, settings: &AnalysisSettings) -> AnalysisReport {
     let (header, tally) = (Header::default(), Tally::default());
     analyze(&mut Made { header, tally, batches }, settings)
 }
 
-fn of(events: Vec<Event>) -> Report {
-    report(vec![events], &Settings::default())
+fn of(events: Vec<Event>) -> AnalysisReport {
+    report(vec![events], &AnalysisSettings::default())
 }
 
 /// Two threads take turns of 4 ms on a CPU for 400 ms, neither sleeps.
@@ -69,8 +69,10 @@ fn turns(one: (u32, &str), other: (u32, &str)) -> Vec<Event> {
     events
 }
 
-fn steal<'a>(report: &'a Report, vm: &str) -> Option<&'a Finding> {
-    let is = |finding: &&Finding| finding.kind == Kind::Steal && finding.vm.as_deref() == Some(vm);
+fn steal<'a>(report: &'a AnalysisReport, vm: &str) -> Option<&'a AnalysisFinding> {
+    let is = |finding: &&AnalysisFinding| {
+        finding.kind == FindingKind::Steal && finding.vm.as_deref() == Some(vm)
+    };
     report.findings.iter().find(is)
 }
 
@@ -137,7 +139,7 @@ fn vcpus_that_are_seen_after_the_vms_were_found_are_counted_each_once() {
     let filler: Vec<Event> =
         (0..500_000).map(|n| switch(400 * MS + n, 0, 0, Left::Other)).collect();
     let said = |batches: Vec<Vec<Event>>| {
-        let report = report(batches, &Settings::default());
+        let report = report(batches, &AnalysisSettings::default());
         report.warnings.into_iter().find(|said| said.contains("after the first 500000 events"))
     };
     assert_eq!(said(vec![early.clone(), more(&[11, 41])]), None, "among the first, it is found");
@@ -155,7 +157,7 @@ fn on_a_host_whose_cores_have_one_cpu_nothing_competes_which_is_not_unknown() {
     assert_eq!((host.competing_modules, host.has_single_cores), (None, false));
     let cpus = (0..2).map(|id| CpuFacts { id, ..CpuFacts::default() });
     let topology = Topology::build(cpus.collect(), Vec::new()).unwrap();
-    let settings = Settings { topology: Some(topology), ..Settings::default() };
+    let settings = AnalysisSettings { topology: Some(topology), ..AnalysisSettings::default() };
     let host = report(vec![events], &settings).host;
     assert_eq!((host.competing_modules, host.avoidable_sharing_ns), (Some(0.0), Some(0)));
     assert!(host.has_single_cores);

@@ -4,8 +4,8 @@
 
 #![cfg(test)]
 
-use instep_madehost::trace::{Moment, What, perf_pipe};
-use instep_trace::analysis::{Settings, analyze};
+use instep_madehost::trace::{MadeEvent, TracepointFields, perf_pipe};
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use instep_trace::stream::Tally;
 use std::fs;
 use std::io::{Cursor, Write};
@@ -33,17 +33,17 @@ fn record(kind: u32, body: &[u8]) -> Vec<u8> {
     [&head, body].concat()
 }
 
-fn switches(times: &[u64]) -> Vec<Moment> {
+fn switches(times: &[u64]) -> Vec<MadeEvent> {
     let turn = |(at, time): (usize, &u64)| {
         let (from, to) =
             [((0, "swapper/0"), (101, "CPU 0/KVM")), ((101, "CPU 0/KVM"), (0, "swapper/0"))]
                 [at % 2];
-        Moment {
+        MadeEvent {
             time: *time,
             cpu: 0,
             current: (from.0, from.0),
             flags: 0,
-            what: What::Switch(from, to, 0),
+            what: TracepointFields::Switch(from, to, 0),
         }
     };
     times.iter().enumerate().map(turn).collect()
@@ -53,7 +53,7 @@ fn switches(times: &[u64]) -> Vec<Moment> {
 fn analysed(more: &[u8], times: &[u64]) -> (Tally, Vec<String>, usize) {
     let pipe = [perf_pipe(&switches(times), 8, None), more.to_vec()].concat();
     let mut stream = instep_trace::open(Cursor::new(pipe), "made", Default::default()).unwrap();
-    let report = analyze(stream.as_mut(), &Settings::default());
+    let report = analyze(stream.as_mut(), &AnalysisSettings::default());
     let nodes = stream.header().topology.as_ref().map_or(0, |topology| topology.nodes().len());
     (stream.tally().clone(), report.warnings, nodes)
 }

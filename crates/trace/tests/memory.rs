@@ -2,7 +2,7 @@
 #![cfg(test)]
 
 use instep_core::units::{CpuId, Nanos, Tid};
-use instep_trace::analysis::{Settings, analyze};
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use instep_trace::event::{Comm, Context, Event, Fact, Left};
 use instep_trace::rec::{End, Head, Writer};
 use std::fs;
@@ -97,7 +97,7 @@ fn peak() -> u64 {
 fn analysed(blocks: u64) -> u64 {
     let mut stream =
         instep_trace::open_stream(Endless::new(blocks), "made", Default::default()).unwrap();
-    let report = analyze(stream.as_mut(), &Settings::default());
+    let report = analyze(stream.as_mut(), &AnalysisSettings::default());
     assert_eq!(report.events, blocks * EVENTS);
     let vcpus: Vec<_> = report.vms.iter().flat_map(|vm| &vm.vcpus).collect();
     assert_eq!(vcpus.len(), 4);

@@ -48,7 +48,7 @@ fn both_traces_show_the_same_vms() {
     let mut threads: Vec<Vec<u32>> = Vec::new();
     for path in [perf, dat] {
         let report = report(&path, true);
-        let of = |vm: &instep_trace::analysis::report::VmReport| {
+        let of = |vm: &instep_trace::analysis::report::AnalysedVm| {
             vm.vcpus.iter().map(|vcpu| vcpu.tid).collect::<Vec<_>>()
         };
         let mut vms: Vec<Vec<u32>> = report.vms.iter().map(of).collect();

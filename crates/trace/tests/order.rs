@@ -5,9 +5,9 @@
 mod pipe;
 
 use instep_core::units::Nanos;
-use instep_madehost::trace::{Moment, What, perf_pipe};
-use instep_trace::analysis::report::Report;
-use instep_trace::analysis::{Settings, analyze};
+use instep_madehost::trace::{MadeEvent, TracepointFields, perf_pipe};
+use instep_trace::analysis::report::AnalysisReport;
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use instep_trace::event::{Event, Fact};
 use instep_trace::open;
 use instep_trace::rec::{End, Head, Writer};
@@ -29,10 +29,10 @@ fn healthy() -> Vec<u8> {
         let (a, b) = (threads[2 * cpu], threads[2 * cpu + 1]);
         let (from, to) = if turn.is_multiple_of(2) { (a, b) } else { (b, a) };
         let time = (turn + 1) * MS + cpu as u64 * 1000;
-        let what = What::Switch(from, to, 0);
-        Moment { time, cpu: cpu as u32, current: (from.0, 10), flags: 0, what }
+        let what = TracepointFields::Switch(from, to, 0);
+        MadeEvent { time, cpu: cpu as u32, current: (from.0, 10), flags: 0, what }
     };
-    let events: Vec<Moment> =
+    let events: Vec<MadeEvent> =
         (0..TURNS).flat_map(|turn| [moment(turn, 0), moment(turn, 1)]).collect();
     perf_pipe(&events, 20, None)
 }
@@ -59,7 +59,7 @@ fn whole((before, rounds): (Vec<u8>, Vec<Vec<Vec<u8>>>)) -> Vec<u8> {
     before.into_iter().chain(rounds).collect()
 }
 
-fn read(data: &[u8]) -> (Vec<Event>, Tally, Report) {
+fn read(data: &[u8]) -> (Vec<Event>, Tally, AnalysisReport) {
     let stream =
         || open(Cursor::new(data), "made", Default::default()).expect("a made trace is whole");
     let (mut all, mut batch) = (Vec::new(), Vec::new());
@@ -69,10 +69,10 @@ fn read(data: &[u8]) -> (Vec<Event>, Tally, Report) {
     }
     assert!(all.is_sorted_by_key(|event| event.time));
     all.retain(|event| matches!(event.fact, Fact::Switch { .. }));
-    (all, first.tally().clone(), analyze(stream().as_mut(), &Settings::default()))
+    (all, first.tally().clone(), analyze(stream().as_mut(), &AnalysisSettings::default()))
 }
 
-fn speaks_of(report: &Report, words: &str) -> bool {
+fn speaks_of(report: &AnalysisReport, words: &str) -> bool {
     report.warnings.iter().any(|warning| warning.contains(words))
 }
 

@@ -5,7 +5,7 @@ mod common;
 
 use common::shared;
 use instep_trace::analysis::report::Halts;
-use instep_trace::analysis::{Settings, analyze};
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use instep_trace::event::{Event, Fact};
 use instep_trace::stream::{Header, Tally};
 use std::fs::File;
@@ -42,7 +42,7 @@ fn halts_that_ended_by_polling_are_told_of_each_vm() {
     let Some(path) = shared("kvm-3vms/host.perf.data") else { return };
     let file = File::open(path).unwrap();
     let mut stream = instep_trace::open(file, "shared", Default::default()).unwrap();
-    let report = analyze(stream.as_mut(), &Settings::default());
+    let report = analyze(stream.as_mut(), &AnalysisSettings::default());
     let halts: Vec<_> =
         report.vms.iter().map(|vm| vm.halts.expect("their event is there")).collect();
     let sum = |of: fn(&Halts) -> u64| halts.iter().map(of).sum::<u64>();

@@ -1,9 +1,9 @@
 //! A made host with three VMs: a spinning and a blocking one lose time to a CPU-bound one, and the
 //! analysis says so, says why, and adds up.
 
-use instep_madehost::trace::{Moment, What, perf_file};
-use instep_trace::analysis::report::{Kind, Report};
-use instep_trace::analysis::{Settings, analyze};
+use instep_madehost::trace::{MadeEvent, TracepointFields, perf_file};
+use instep_trace::analysis::report::{AnalysisReport, FindingKind};
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use std::io::Cursor;
 
 const MS: u64 = 1_000_000;
@@ -19,27 +19,27 @@ fn tgid(tid: u32) -> u32 {
     tid / 100 * 100
 }
 
-struct Host(Vec<Moment>);
+struct Host(Vec<MadeEvent>);
 
 impl Host {
-    fn push(&mut self, time: u64, cpu: u32, current: u32, what: What) {
-        self.0.push(Moment { time, cpu, current: (current, tgid(current)), flags: 0, what });
+    fn push(&mut self, time: u64, cpu: u32, current: u32, what: TracepointFields) {
+        self.0.push(MadeEvent { time, cpu, current: (current, tgid(current)), flags: 0, what });
     }
 
     fn switch(&mut self, time: u64, cpu: u32, from: Thread, to: Thread, state: u64) {
-        self.push(time, cpu, from.0, What::Switch(from, to, state));
+        self.push(time, cpu, from.0, TracepointFields::Switch(from, to, state));
     }
 }
 
 /// 400 ms of four CPUs. On CPUs 0 and 1 alpha and gamma take turns of 4 ms, but never at the same
 /// time; on 2 and 3 beta runs 1 ms, sleeps, is woken by its sibling after 1 ms and then waits 4 ms
 /// for gamma.
-fn trace() -> Report {
+fn trace() -> AnalysisReport {
     trace_with(|_| true)
 }
 
 /// The same with some of the events only.
-fn trace_with(keep: fn(&What) -> bool) -> Report {
+fn trace_with(keep: fn(&TracepointFields) -> bool) -> AnalysisReport {
     let mut host = Host(Vec::new());
     for turn in 0..50 {
         let at = MS + turn * 8 * MS;
@@ -54,8 +54,8 @@ fn trace_with(keep: fn(&What) -> bool) -> Report {
             host.switch(at, cpu as u32, gamma, beta, 0);
             host.switch(at + MS, cpu as u32, beta, gamma, 1);
             let wake = at + 2 * MS;
-            host.push(wake, 5 - cpu as u32, sibling.0, What::Waking(beta, cpu as u32));
-            host.push(wake + 10, cpu as u32, gamma.0, What::Wakeup(beta, cpu as u32));
+            host.push(wake, 5 - cpu as u32, sibling.0, TracepointFields::Waking(beta, cpu as u32));
+            host.push(wake + 10, cpu as u32, gamma.0, TracepointFields::Wakeup(beta, cpu as u32));
         }
     }
     host.0.sort_by_key(|moment| moment.time);
@@ -69,7 +69,7 @@ fn trace_with(keep: fn(&What) -> bool) -> Report {
         let (name, pid, vcpus) = (name.to_owned(), Some(pid), vcpus.collect());
         instep_trace::analysis::discover::FoundVm { name, pid, vcpus }
     });
-    analyze(stream.as_mut(), &Settings { vms: vms.to_vec(), ..Settings::default() })
+    analyze(stream.as_mut(), &AnalysisSettings { vms: vms.to_vec(), ..AnalysisSettings::default() })
 }
 
 #[test]
@@ -79,16 +79,15 @@ fn the_spinning_and_the_blocking_vm_lose_time_to_the_computing_one() {
     for name in ["alpha", "beta"] {
         let vm = report.vms.iter().find(|vm| vm.name == name).unwrap();
         assert_eq!(vm.culprits[0].name, "gamma", "{name}");
-        let steal = report
-            .findings
-            .iter()
-            .find(|finding| finding.kind == Kind::Steal && finding.vm.as_deref() == Some(name));
+        let steal = report.findings.iter().find(|finding| {
+            finding.kind == FindingKind::Steal && finding.vm.as_deref() == Some(name)
+        });
         let text = &steal.unwrap().text;
         assert!(text.contains("gamma ran in 100 % of that"), "{text}");
     }
     let of = |name: &str| {
-        let is = |finding: &&instep_trace::analysis::report::Finding| {
-            finding.kind == Kind::Steal && finding.vm.as_deref() == Some(name)
+        let is = |finding: &&instep_trace::analysis::report::AnalysisFinding| {
+            finding.kind == FindingKind::Steal && finding.vm.as_deref() == Some(name)
         };
         report.findings.iter().find(is).unwrap().text.clone()
     };
@@ -100,8 +99,8 @@ fn the_spinning_and_the_blocking_vm_lose_time_to_the_computing_one() {
 fn a_vm_that_spins_in_parts_is_told_from_one_that_blocks() {
     let report = trace();
     let found = |name: &str| {
-        let is = |finding: &&instep_trace::analysis::report::Finding| {
-            finding.kind == Kind::NotCoScheduled && finding.vm.as_deref() == Some(name)
+        let is = |finding: &&instep_trace::analysis::report::AnalysisFinding| {
+            finding.kind == FindingKind::NotCoScheduled && finding.vm.as_deref() == Some(name)
         };
         report.findings.iter().find(is).is_some()
     };
@@ -114,12 +113,14 @@ fn a_vm_that_spins_in_parts_is_told_from_one_that_blocks() {
 
 #[test]
 fn switches_that_are_missing_are_counted() {
-    let is_told = |report: &Report| {
+    let is_told = |report: &AnalysisReport| {
         report.warnings.iter().find(|warning| warning.contains("switches are missing")).cloned()
     };
     assert_eq!(is_told(&trace()), None);
     // Of alpha's first vCPU only its leaving is kept.
-    let cut = trace_with(|what| !matches!(what, What::Switch(_, next, _) if next.0 == ALPHA[0].0));
+    let cut = trace_with(
+        |what| !matches!(what, TracepointFields::Switch(_, next, _) if next.0 == ALPHA[0].0),
+    );
     let told = is_told(&cut).expect("said");
     assert!(told.starts_with("49 switches"), "{told}");
     // Who leaves a CPU ran on it: nothing else is made of the gap.
@@ -160,7 +161,7 @@ fn sleeps_are_told_apart_by_who_ends_them() {
 #[test]
 fn without_sched_wakeup_a_woken_vcpu_waits_for_who_runs_where_it_was() {
     // As `perf sched record` records: nothing says when a woken thread is on a queue.
-    let report = trace_with(|what| !matches!(what, What::Wakeup(..)));
+    let report = trace_with(|what| !matches!(what, TracepointFields::Wakeup(..)));
     let beta = &report.vms[1];
     let names: Vec<&str> = beta.culprits.iter().map(|culprit| culprit.name.as_str()).collect();
     assert_eq!(names, ["gamma"]);
@@ -169,7 +170,7 @@ fn without_sched_wakeup_a_woken_vcpu_waits_for_who_runs_where_it_was() {
 
 #[test]
 fn without_sched_waking_the_wake_up_tells_the_waker() {
-    let report = trace_with(|what| !matches!(what, What::Waking(..)));
+    let report = trace_with(|what| !matches!(what, TracepointFields::Waking(..)));
     let beta = &report.vms[1].wakeups;
     // The wake-up is recorded where the sleeper was: whoever ran there seems to be the waker.
     assert_eq!((beta.total().count, beta.sibling.count), (100, 0));

@@ -10,15 +10,15 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Files of a copy, by their place below its root.
-pub type Files = Vec<(PathBuf, Vec<u8>)>;
+pub type CopiedFiles = Vec<(PathBuf, Vec<u8>)>;
 
 /// Reads this host. With `memory`, where that of each domain lies, too. What a host cannot tell is left out, with a
 /// warning; without its domains there is no copy.
 ///
 /// # Errors
 /// The host or its domains cannot be read.
-pub fn take(source: &Source, memory: bool) -> Result<(Files, Vec<String>), Error> {
-    let mut files = Files::new();
+pub fn take(source: &Source, memory: bool) -> Result<(CopiedFiles, Vec<String>), Error> {
+    let mut files = CopiedFiles::new();
     let mut warnings = Vec::new();
     let scheduler = crate::text::info::parse(&source.read(Query::Info)?)?.scheduler;
     for query in Query::ALL {
@@ -62,7 +62,7 @@ pub fn take(source: &Source, memory: bool) -> Result<(Files, Vec<String>), Error
 ///
 /// # Errors
 /// Something could not be written. What was written is removed then.
-pub fn write(dir: &Path, copies: &[(&str, &Files)]) -> Result<usize, Error> {
+pub fn write(dir: &Path, copies: &[(&str, &CopiedFiles)]) -> Result<usize, Error> {
     let is_new = !dir.exists();
     let made = copies.iter().map(|(name, _)| dir.join(name));
     let written = copies.iter().try_fold(0, |count, (name, files)| {
@@ -78,7 +78,7 @@ pub fn write(dir: &Path, copies: &[(&str, &Files)]) -> Result<usize, Error> {
     written
 }
 
-fn fill(folder: &Path, files: &Files) -> Result<(), Error> {
+fn fill(folder: &Path, files: &CopiedFiles) -> Result<(), Error> {
     for (place, bytes) in files {
         let path = folder.join(place);
         let failed = |source| Error::File { what: "write", path: path.clone(), source };

@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// What is under a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum XenPresence {
     /// The control domain of a Xen host, or a copy of its outputs.
     Control,
     /// A guest of Xen, or a control domain whose xenfs is not mounted.
@@ -19,7 +19,7 @@ pub enum Found {
 
 /// Looks under `root`, which is `/` or a copy of a host.
 #[must_use]
-pub fn look(root: &Path) -> Found {
+pub fn detect_xen(root: &Path) -> XenPresence {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let is_copy = root != Path::new("/") && root.join("xen").is_dir();
     // xenfs tells the control domain so; the UUID of dom0 is all zeros.
@@ -27,11 +27,11 @@ pub fn look(root: &Path) -> Found {
     let is_xen = read("sys/hypervisor/type").trim() == "xen";
     let is_dom0 = is_xen && read("sys/hypervisor/uuid").trim().starts_with("00000000-0000-");
     if is_copy || is_control || is_dom0 {
-        Found::Control
+        XenPresence::Control
     } else if is_xen || root.join("proc/xen").is_dir() {
-        Found::Guest
+        XenPresence::Guest
     } else {
-        Found::Nothing
+        XenPresence::Nothing
     }
 }
 
@@ -39,30 +39,36 @@ pub fn look(root: &Path) -> Found {
 mod tests {
     use super::*;
 
-    fn found(files: &[(&str, &str)]) -> Found {
+    fn found(files: &[(&str, &str)]) -> XenPresence {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = dir.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        look(dir.path())
+        detect_xen(dir.path())
     }
 
     #[test]
     fn control_domain_is_told_from_a_guest() {
-        assert_eq!(found(&[]), Found::Nothing);
-        assert_eq!(found(&[("sys/hypervisor/type", "kvm\n")]), Found::Nothing);
-        assert_eq!(found(&[("proc/xen/capabilities", "control_d\n")]), Found::Control);
-        assert_eq!(found(&[("proc/xen/capabilities", "\n")]), Found::Guest);
+        assert_eq!(found(&[]), XenPresence::Nothing);
+        assert_eq!(found(&[("sys/hypervisor/type", "kvm\n")]), XenPresence::Nothing);
+        assert_eq!(found(&[("proc/xen/capabilities", "control_d\n")]), XenPresence::Control);
+        assert_eq!(found(&[("proc/xen/capabilities", "\n")]), XenPresence::Guest);
         let xen = ("sys/hypervisor/type", "xen\n");
         let uuid = "sys/hypervisor/uuid";
-        assert_eq!(found(&[xen, (uuid, "00000000-0000-0000-0000-000000000000\n")]), Found::Control);
-        assert_eq!(found(&[xen, (uuid, "5ea1dd67-6c68-463e-b32d-d2f5b1dbad2c\n")]), Found::Guest);
+        assert_eq!(
+            found(&[xen, (uuid, "00000000-0000-0000-0000-000000000000\n")]),
+            XenPresence::Control
+        );
+        assert_eq!(
+            found(&[xen, (uuid, "5ea1dd67-6c68-463e-b32d-d2f5b1dbad2c\n")]),
+            XenPresence::Guest
+        );
     }
 
     #[test]
     fn copy_is_known_by_its_folder() {
-        assert_eq!(found(&[("xen/xl-info-n", "")]), Found::Control);
+        assert_eq!(found(&[("xen/xl-info-n", "")]), XenPresence::Control);
     }
 }

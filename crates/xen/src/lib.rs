@@ -18,5 +18,5 @@ pub mod source;
 pub mod text;
 
 pub use error::Error;
-pub use scan::{DomainKey, Scan};
+pub use scan::{DomainKey, XenScan};
 pub use source::Source;

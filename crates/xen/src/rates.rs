@@ -3,7 +3,7 @@
 //! `xl` tells CPU times to a tenth of a second, so that windows below some seconds tell little; and it does not tell
 //! how long a vCPU waited, so that `steal` is 0. Placement knows load, but not who lacks CPU time.
 
-use crate::scan::{DomainFacts, DomainKey, Moment, Scan, VcpuFacts};
+use crate::scan::{DomainFacts, DomainKey, ScanTime, VcpuFacts, XenScan};
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{OpaqueVm, Snapshot, Vcpu, Vm};
 use instep_core::soft::SoftAffinity;
@@ -36,12 +36,12 @@ pub fn vcpu_number(domain: u32, vcpu: u32) -> Tid {
 
 /// The window between two looks, where both clocks are known; `elapsed` overrides them.
 #[must_use]
-pub fn window(before: &Scan, now: &Scan, elapsed: Option<Nanos>) -> Option<Nanos> {
+pub fn window(before: &XenScan, now: &XenScan, elapsed: Option<Nanos>) -> Option<Nanos> {
     let known = match (before.at, now.at) {
-        (Moment::Live(before), Moment::Live(now)) => {
+        (ScanTime::Live(before), ScanTime::Live(now)) => {
             Some(Nanos(now.saturating_duration_since(before).as_nanos() as u64))
         }
-        (Moment::Copied(Some(before)), Moment::Copied(Some(now))) if now > before => {
+        (ScanTime::Copied(Some(before)), ScanTime::Copied(Some(now))) if now > before => {
             Some(now.since(before))
         }
         _ => None,
@@ -54,8 +54,8 @@ pub fn window(before: &Scan, now: &Scan, elapsed: Option<Nanos>) -> Option<Nanos
 #[must_use]
 pub fn snapshot(
     topology: &Arc<Topology>,
-    before: Option<(&Scan, Nanos)>,
-    now: &Scan,
+    before: Option<(&XenScan, Nanos)>,
+    now: &XenScan,
     changed: impl Fn(&DomainKey) -> Before,
 ) -> Snapshot {
     let window = before.map_or(Nanos::SECOND, |(_, window)| window);
@@ -84,8 +84,8 @@ pub fn snapshot(
     }
     Snapshot {
         at: match now.at {
-            Moment::Copied(at) => at.unwrap_or_default(),
-            Moment::Live(_) => window,
+            ScanTime::Copied(at) => at.unwrap_or_default(),
+            ScanTime::Live(_) => window,
         },
         window,
         topology: Arc::clone(topology),
@@ -99,7 +99,11 @@ pub fn snapshot(
 /// *Competing modules* of the window (systems.md 1), in millionths of a module. Xen tells where a vCPU was at the look
 /// only: its time counts as if it had been there all the window. 0 without cores of several CPUs.
 #[must_use]
-pub fn competing_modules(topology: &Topology, before: Option<(&Scan, Nanos)>, now: &Scan) -> u64 {
+pub fn competing_modules(
+    topology: &Topology,
+    before: Option<(&XenScan, Nanos)>,
+    now: &XenScan,
+) -> u64 {
     let window = before.map_or(Nanos::SECOND, |(_, window)| window);
     let last = topology.cpus().last().map_or(0, |cpu| cpu.id.0 as usize);
     let mut by_cpu = vec![0u64; last + 1];
@@ -146,7 +150,7 @@ struct Busy<'a> {
 }
 
 impl<'a> Busy<'a> {
-    fn of_domain(domain: &'a DomainFacts, before: Option<(&'a Scan, Nanos)>) -> Self {
+    fn of_domain(domain: &'a DomainFacts, before: Option<(&'a XenScan, Nanos)>) -> Self {
         let since = before.and_then(|(before, _)| {
             let earlier = before.domain(&domain.key);
             (!before.may_miss(&domain.key)).then_some(earlier)

@@ -2,11 +2,11 @@
 //!
 //! Commands run one after another, and domains come and go between them. A domain that not all of them know is left
 //! out of this look, and that is said. So is one whose rows cannot be read: a domain may have a name that looks like
-//! rows of its own. One that is left out need not be gone ([`Scan::may_miss`]).
+//! rows of its own. One that is left out need not be gone ([`XenScan::may_miss`]).
 
 use crate::error::Error;
 use crate::source::{Query, Source};
-use crate::text::{Table, config, cpupools, info, list, node_memory, sched, uptime, vcpu_list};
+use crate::text::{XlTable, config, cpupools, info, list, node_memory, sched, uptime, vcpu_list};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::GuestNode;
 use instep_core::topology::Topology;
@@ -97,9 +97,9 @@ impl DomainFacts {
 
 /// One look.
 #[derive(Clone, Debug)]
-pub struct Scan {
+pub struct XenScan {
     /// When affinities and times were read.
-    pub at: Moment,
+    pub at: ScanTime,
     /// The host.
     pub info: info::Info,
     /// Domains, ascending by number, dom0 included.
@@ -113,7 +113,7 @@ pub struct Scan {
 
 /// A time on this machine's clock, or what a copy tells of it.
 #[derive(Clone, Copy, Debug)]
-pub enum Moment {
+pub enum ScanTime {
     /// On this machine.
     Live(Instant),
     /// Since the boot of the copied host's dom0; `None` where the copy does not tell.
@@ -140,13 +140,13 @@ const MOST_MEMORY_MIB: u64 = 256 << 10;
 ///
 /// # Errors
 /// The host, its domains or its vCPUs cannot be read. What else cannot be is a warning.
-pub fn scan(source: &Source, depth: Depth) -> Result<Scan, Error> {
+pub fn scan(source: &Source, depth: Depth) -> Result<XenScan, Error> {
     let info = info::parse(&source.read(Query::Info)?)?;
     let list = source.read(Query::List)?;
-    let Table { mut rows, unread: mut warnings } = list::parse(&list)?;
+    let XlTable { mut rows, unread: mut warnings } = list::parse(&list)?;
     let at = match source.uptime() {
-        _ if source.is_live() => Moment::Live(Instant::now()),
-        uptime => Moment::Copied(uptime),
+        _ if source.is_live() => ScanTime::Live(Instant::now()),
+        uptime => ScanTime::Copied(uptime),
     };
     let vcpus = vcpu_list::parse(&source.read(Query::VcpuList)?)?;
     warnings.extend(vcpus.unread);
@@ -159,7 +159,7 @@ pub fn scan(source: &Source, depth: Depth) -> Result<Scan, Error> {
         _ => Extra::read(source, &info, (depth, &rows), &mut warnings),
     };
     let domains = join(&info, rows, vcpus, &extra, &mut warnings);
-    Ok(Scan { at, info, domains, named, warnings })
+    Ok(XenScan { at, info, domains, named, warnings })
 }
 
 /// What is good to know and no reason to fail.
@@ -211,10 +211,10 @@ impl Asking<'_> {
         &mut self,
         query: Query,
         lacks: &str,
-        parse: impl Fn(&str) -> Result<Table<T>, Error>,
+        parse: impl Fn(&str) -> Result<XlTable<T>, Error>,
     ) -> T {
         let table = self.source.read(query).and_then(|text| parse(&text));
-        let table = table.unwrap_or_else(|error| Table {
+        let table = table.unwrap_or_else(|error| XlTable {
             rows: T::default(),
             unread: vec![format!("{lacks}: {error}")],
         });
@@ -256,7 +256,7 @@ impl Asking<'_> {
                 }
             };
         }
-        let parse = |text: &str| Ok(Table { rows: node_memory::parse(text), unread: Vec::new() });
+        let parse = |text: &str| Ok(XlTable { rows: node_memory::parse(text), unread: Vec::new() });
         self.about(Query::Log, "it is not known on which nodes memory lies", parse)
     }
 }
@@ -268,7 +268,7 @@ type Vcpus = BTreeMap<u32, BTreeMap<u32, VcpuFacts>>;
 /// sentence tells so: `xl` prints all vCPUs that a domain may have, from 0 on, and tells how many are online.
 fn by_domain(
     all: &CpuSet,
-    vcpus: Vec<vcpu_list::Vcpu>,
+    vcpus: Vec<vcpu_list::VcpuRow>,
     rows: &mut Vec<list::Domain>,
 ) -> (Vcpus, Vec<String>) {
     let mut found = Vcpus::new();
@@ -344,7 +344,7 @@ fn join(
     domains
 }
 
-impl Scan {
+impl XenScan {
     /// The domain of this key.
     #[must_use]
     pub fn domain(&self, key: &DomainKey) -> Option<&DomainFacts> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::HistoryConfig;
-use crate::published::{DAY, HISTORY, HOST, Moment};
+use crate::published::{DAY, HISTORY, HOST, PublishedCycle};
 use crate::testing::Heard;
 use instep_core::units::{Bytes, CpuId, Milli, Nanos};
 use instep_host::Root;
@@ -30,7 +30,7 @@ fn done(dir: &Path, vms: u32) -> Done {
     }
     made.write(dir).unwrap();
     let mut observer = Observer::new(Root::at(dir), ScanOptions::once()).unwrap();
-    let observation = observer.look(None, Some(Nanos::SECOND)).unwrap();
+    let observation = observer.observe(None, Some(Nanos::SECOND)).unwrap();
     let vms = &observation.snapshot.vms;
     let actions = vms.iter().flat_map(|vm| {
         vm.vcpus.iter().map(|vcpu| Action::SetVcpuAffinity {
@@ -95,7 +95,7 @@ fn present_and_plan_of_each_vcpu_are_published() {
     let line = cursor.moment().unwrap().line;
     let kept: Value = serde_json::from_slice(line).unwrap();
     assert_eq!((&kept["host"], &kept["changes"]), (&host, &history["changes"]));
-    let moment = Moment::parse(line).unwrap();
+    let moment = PublishedCycle::parse(line).unwrap();
     assert_eq!((moment.host.vms.len(), moment.changes.len()), (3, 6));
     let vcpu = &moment.host.vms[0].vcpus[0];
     assert_eq!((vcpu.cpus.as_str(), vcpu.cpu), ("0-3", Some(CpuId(0))));

@@ -21,7 +21,7 @@
 use crate::config::duration;
 use instep_core::expected;
 use instep_kernel::settings::{Latency, PERIODS};
-use instep_kernel::{Cosched, Mechanisms, Mode, Settings};
+use instep_kernel::{Cosched, Mechanisms, Mode, SchedulerSettings};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ pub struct ProcessVm {
 
 impl Default for DispatchConfig {
     fn default() -> Self {
-        let settings = Settings::default();
+        let settings = SchedulerSettings::default();
         Self {
             mode: Mode::default(),
             despite_cookies: false,
@@ -135,13 +135,13 @@ impl DispatchConfig {
     ///
     /// # Errors
     /// A mechanism that is none.
-    pub fn settings(&self) -> Result<Settings, String> {
-        Ok(Settings {
+    pub fn settings(&self) -> Result<SchedulerSettings, String> {
+        Ok(SchedulerSettings {
             host_weight: self.host_weight,
             slice: self.slice,
             slot: self.slot,
             mechanisms: Mechanisms::without(&self.without)?,
-            ..Settings::default()
+            ..SchedulerSettings::default()
         })
     }
 }

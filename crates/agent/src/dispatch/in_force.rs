@@ -6,7 +6,7 @@
 
 use crate::state_file;
 use instep_core::units::{NodeId, Tid};
-use instep_host::apply::{Instance, Life};
+use instep_host::apply::{Instance, InstanceLife};
 use instep_kernel::exit::Exit;
 use instep_kernel::stats::{Cost, DomainSeen, VmSeen};
 use instep_kernel::waits::Waits;
@@ -193,14 +193,14 @@ impl Gone {
 /// What a running `instep run` with this state directory says is in force; `None` when none does.
 #[must_use]
 pub fn read(state: &Path) -> Option<InForce> {
-    stored(state).filter(|in_force| matches!(in_force.instance.life(), Ok(Life::Runs)))
+    stored(state).filter(|in_force| matches!(in_force.instance.life(), Ok(InstanceLife::Runs)))
 }
 
 /// The run that had loaded Instep's scheduler and was killed, until a run with this state directory
 /// begins or something is restored there. One that the machine's end ended is none.
 #[must_use]
 pub fn gone(state: &Path) -> Option<Gone> {
-    let ended = |in_force: &InForce| matches!(in_force.instance.life(), Ok(Life::Ended));
+    let ended = |in_force: &InForce| matches!(in_force.instance.life(), Ok(InstanceLife::Ended));
     let told = stored(state).filter(|in_force| in_force.instep && ended(in_force))?;
     let written = std::fs::metadata(state.join(FILE)).and_then(|file| file.modified());
     Some(Gone { pid: told.instance.pid, heard: written.ok() })

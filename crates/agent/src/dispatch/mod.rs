@@ -36,7 +36,7 @@ use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
 use instep_kernel::table::LIMITS;
-use instep_kernel::{CpuPlace, Mode, Plan, Probe, Table, VmEntry, cookies, plan};
+use instep_kernel::{CpuPlace, LoadPlan, Mode, Probe, VmEntry, VmTable, cookies, plan};
 use places::places;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -86,8 +86,6 @@ pub struct Dispatch {
     looks: u32,
     /// What the table is made of has changed: the next look makes it anew.
     feeds_next: bool,
-    /// The last look did, so that what is new in it is weighed by what it wants as soon as that can be told.
-    weighs_soon: bool,
     said: Vec<String>,
     /// Warnings on the VM table that stand and were told.
     warned: BTreeSet<String>,
@@ -144,7 +142,7 @@ impl Dispatch {
             homes: BTreeMap::new(),
             places: places(topology),
             scanner: scanner(reads_definitions),
-            weigher: weights::Weigher::default(),
+            weigher: weights::Weigher::new(),
             reweighed: 0,
             backoff: Backoff::default(),
             state: State::Off(String::new()),
@@ -152,7 +150,6 @@ impl Dispatch {
             instance: Instance::this()?,
             looks: 0,
             feeds_next: true,
-            weighs_soon: false,
             said: Vec::new(),
             warned: BTreeSet::new(),
             refused: BTreeSet::new(),
@@ -238,9 +235,9 @@ impl Dispatch {
     fn try_load(&mut self) {
         let (vms, plan) = decide((&self.config, &self.trust), &mut self.scanner);
         let next = match (plan, self.places.clone()) {
-            (Plan::Stay(why), _) | (Plan::Load, Err(why)) => State::Off(why),
-            (Plan::Busy(why), _) => State::busy(why),
-            (Plan::Load, Ok(places)) => self.load(&places, vcpus_of(&vms.0)),
+            (LoadPlan::Stay(why), _) | (LoadPlan::Load, Err(why)) => State::Off(why),
+            (LoadPlan::Busy(why), _) => State::busy(why),
+            (LoadPlan::Load, Ok(places)) => self.load(&places, vcpus_of(&vms.0)),
         };
         if let (State::Off(why), true) = (&next, self.config.mode != Mode::Off) {
             self.said.push(format!("the kernel's default scheduler stays: {why}"));
@@ -267,7 +264,7 @@ impl Dispatch {
                 self.said.push("Instep's kernel scheduler is in force".to_owned());
                 (self.looks, self.feeds_next) = (0, true);
                 self.refused.clear();
-                self.weigher = weights::Weigher::default();
+                self.weigher = weights::Weigher::new();
                 State::Loaded { kernel: Box::new(kernel), since: Instant::now() }
             }
             Err(error) => self.wait(format!("it cannot be loaded: {error:#}")),
@@ -298,7 +295,7 @@ impl Dispatch {
         State::waiting(wait, why, true)
     }
 
-    fn look_at_loaded(&mut self) {
+    fn supervise_loaded(&mut self) {
         let State::Loaded { kernel, since } = &mut self.state else { return };
         if let Some(exit) = kernel.exited() {
             let lasted = since.elapsed();
@@ -321,8 +318,7 @@ impl Dispatch {
         for event in kernel.drain() {
             tracing::debug!(?event, "kernel scheduler");
         }
-        self.weighs_soon = std::mem::take(&mut self.feeds_next);
-        if self.weighs_soon || self.looks.is_multiple_of(LOOKS_PER_SCAN) {
+        if std::mem::take(&mut self.feeds_next) || self.looks.is_multiple_of(LOOKS_PER_SCAN) {
             self.feed();
         }
         self.looks = self.looks.wrapping_add(1);
@@ -334,7 +330,7 @@ impl Dispatch {
         let State::Loaded { kernel, .. } = &mut self.state else { return };
         self.reweighed = kernel.reweighed();
         if self.config.host_weight.is_none()
-            && let Err(error) = self.weigher.update(kernel, Instant::now())
+            && let Err(error) = self.weigher.update(kernel)
         {
             // What was said before holds until the next look.
             tracing::debug!(%error, "weights of cgroups");
@@ -452,22 +448,21 @@ impl Scheduler for Dispatch {
     fn follow_weights(&mut self) {
         // Whoever may set weights in a cgroup that was handed over could have it compute all the time.
         if let State::Loaded { kernel, .. } = &self.state
-            && self.weigher.is_rested(Instant::now())
-            && (kernel.reweighed() != self.reweighed || self.weighs_soon)
+            && (self.weigher.measures_first()
+                || self.weigher.is_rested() && kernel.reweighed() != self.reweighed)
         {
-            self.weighs_soon = false;
             self.update_weights();
         }
     }
 
     /// Notices that it fell out, loads it again when it is time, feeds it the VMs.
-    fn look(&mut self) -> Vec<String> {
+    fn supervise(&mut self) -> Vec<String> {
         match &self.state {
             State::Off(_) => return std::mem::take(&mut self.said),
             State::GivenUp(_) => {}
             State::Waiting { until, .. } if Instant::now() >= *until => self.try_load(),
             State::Waiting { .. } => {}
-            State::Loaded { .. } => self.look_at_loaded(),
+            State::Loaded { .. } => self.supervise_loaded(),
         }
         self.write();
         std::mem::take(&mut self.said)
@@ -496,9 +491,9 @@ pub fn preview(config: &Config) -> Vec<String> {
         .map_err(|error| error.to_string())
         .and_then(|topology| places(&topology));
     let why = match (plan, places) {
-        (Plan::Stay(why) | Plan::Busy(why), _) | (Plan::Load, Err(why)) => why,
-        (Plan::Load, Ok(_)) => {
-            let (table, mut warnings) = Table::default().renumbered(vms.0, LIMITS);
+        (LoadPlan::Stay(why) | LoadPlan::Busy(why), _) | (LoadPlan::Load, Err(why)) => why,
+        (LoadPlan::Load, Ok(_)) => {
+            let (table, mut warnings) = VmTable::default().renumbered(vms.0, LIMITS);
             let mut said = vec![format!(
                 "a run would load Instep's kernel scheduler for the whole host, with {} VMs",
                 table.vms.len()
@@ -536,7 +531,10 @@ fn described(entry: &VmEntry) -> String {
 type Entries = (Vec<VmEntry>, Vec<String>);
 
 /// Looks at the host: the VMs that there are, with warnings, and what follows for the scheduler.
-fn decide((config, trust): (&DispatchConfig, &Trust), scanner: &mut Scanner) -> (Entries, Plan) {
+fn decide(
+    (config, trust): (&DispatchConfig, &Trust),
+    scanner: &mut Scanner,
+) -> (Entries, LoadPlan) {
     let scan = (config.mode != Mode::Off).then(|| trusted(scanner, trust)).transpose();
     let found = scan.as_ref().ok().and_then(Option::as_ref);
     let told = |(scan, _): &(Scan, Threads)| table::all_entries(scan, &BTreeMap::new(), config);
@@ -547,7 +545,9 @@ fn decide((config, trust): (&DispatchConfig, &Trust), scanner: &mut Scanner) -> 
     let probe = Probe::of(Path::new("/"), &threads);
     let plan = match (plan(config.mode, &probe, plan::BUILT, config.despite_cookies), scan) {
         // Whether their threads have cookies is not known either.
-        (Plan::Load, Err(error)) => Plan::Busy(format!("VMs cannot be looked for: {error}")),
+        (LoadPlan::Load, Err(error)) => {
+            LoadPlan::Busy(format!("VMs cannot be looked for: {error}"))
+        }
         (plan, _) => plan,
     };
     (entries, plan)

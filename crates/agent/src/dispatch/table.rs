@@ -193,8 +193,8 @@ mod tests {
     use super::*;
     use instep_core::units::{Bytes, Nanos};
     use instep_host::discover::{ScanOptions, Scanner};
-    use instep_kernel::Table;
-    use instep_kernel::table::{LIMITS, Limits};
+    use instep_kernel::VmTable;
+    use instep_kernel::table::{LIMITS, TableLimits};
     use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
 
     fn vm(name: &str, vcpus: u32) -> VmSpec {
@@ -236,8 +236,8 @@ mod tests {
         made.push(vm("large", 3));
         let found = found(&made);
         let entries = entries(&found, &BTreeMap::new(), &DispatchConfig::default()).0;
-        let limits = Limits { vcpus: 2, ..LIMITS };
-        let table = Table::default().renumbered(entries, limits).0;
+        let limits = TableLimits { vcpus: 2, ..LIMITS };
+        let table = VmTable::default().renumbered(entries, limits).0;
         assert_eq!(refused(&found, &table.vms), BTreeSet::from([VmKey::of(&found[1])]));
         assert_eq!(refused(&found, &[]).len(), 2);
     }

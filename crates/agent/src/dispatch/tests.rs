@@ -56,9 +56,9 @@ fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
     let mut dispatch = Dispatch::begin(&config, &topology(), Some(dir.path())).unwrap();
     dispatch.unload("vCPUs of db have cookies".to_owned());
     assert!(dispatch.is_active(), "it is loaded again when nothing speaks against it");
-    let said = dispatch.look();
+    let said = dispatch.supervise();
     assert!(said.len() == 1 && said[0].contains("vCPUs of db"), "{said:?}");
-    assert_eq!(dispatch.look(), [""; 0]);
+    assert_eq!(dispatch.supervise(), [""; 0]);
     let told = read(dir.path()).unwrap();
     assert!(!told.instep && told.why.contains("vCPUs of db"), "{told:?}");
     assert_eq!(told.failures, 0, "it did not fail");
@@ -107,7 +107,7 @@ fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
     let told = dispatch.in_force();
     assert!(told.next_attempt.is_some() && told.why.contains("stalled"), "{told:?}");
     assert_eq!(told.failures, 4);
-    let said = dispatch.look();
+    let said = dispatch.supervise();
     assert!(said.len() == 1 && said[0].contains("tried again in 1m "), "{said:?}");
     // What changed may be the cure, and is tried at once; what was counted stays.
     dispatch.reload(&with(DispatchConfig { host_weight: Some(50), ..config.dispatch }));
@@ -126,9 +126,9 @@ fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_cha
     let told = dispatch.in_force();
     assert!(told.why.contains("stalled; three ejections within an hour"), "{told:?}");
     assert!(told.next_attempt.is_none() && !dispatch.is_active());
-    dispatch.look();
+    dispatch.supervise();
     dispatch.reload(&config);
-    assert!(dispatch.look().concat().contains("stays out until [dispatch] is changed"));
+    assert!(dispatch.supervise().concat().contains("stays out until [dispatch] is changed"));
     dispatch.reload(&with(DispatchConfig { host_weight: Some(50), ..config.dispatch }));
     assert!(dispatch.in_force().why.contains("not asked for"), "it is off in this test");
 }

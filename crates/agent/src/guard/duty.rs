@@ -83,12 +83,12 @@ impl<L: Left> Duty<'_, L> {
         let [mut pause, longest] = PAUSES;
         let mut in_the_way = None;
         loop {
-            let Some(left) = self.left.look(self.state)? else { return Ok(None) };
+            let Some(left) = self.left.read_record(self.state)? else { return Ok(None) };
             let is_agents = |pid| pid == self.agent;
             if left.is_abandoned {
                 match take() {
                     Ok(lock) => {
-                        let left = self.left.look(self.state)?;
+                        let left = self.left.read_record(self.state)?;
                         if !left.is_some_and(|left| left.is_abandoned) {
                             return Ok(None);
                         }

@@ -1,10 +1,10 @@
 //! What a run leaves behind that is killed, on a host of any kind.
 
 use crate::error::Error;
-use crate::run::told;
+use crate::holding::describe_restore;
 use instep_host::Root;
 use instep_host::apply::{
-    Applier, Holder, InstanceLock, Journal, Life, RestoreReport, StateDir, damon,
+    Applier, Holder, InstanceLife, InstanceLock, Journal, RestoreReport, StateDir, damon,
 };
 
 /// The journal of one kind of host, as a guardian sees it.
@@ -13,7 +13,7 @@ pub trait Left {
     ///
     /// # Errors
     /// It cannot be read.
-    fn look(&self, state: &StateDir) -> Result<Option<Recorded>, Error>;
+    fn read_record(&self, state: &StateDir) -> Result<Option<Recorded>, Error>;
 
     /// Puts everything back that is recorded in the directory of this lock.
     ///
@@ -61,7 +61,7 @@ impl Threads {
 }
 
 impl Left for Threads {
-    fn look(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
+    fn read_record(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
         let journal = match Journal::load(state)? {
             Some(journal) => {
                 let is_abandoned = journal.is_abandoned()?;
@@ -74,8 +74,8 @@ impl Left for Threads {
             Err(_) if journal.is_some() => None,
             monitor => monitor?,
         };
-        let monitor =
-            monitor.map(|(holder, life)| Recorded { holder, is_abandoned: life != Life::Runs });
+        let monitor = monitor
+            .map(|(holder, life)| Recorded { holder, is_abandoned: life != InstanceLife::Runs });
         // What nobody answers for any more comes first, and then what a run answers for.
         let order = |of: &Recorded| (of.is_abandoned, of.holder != Holder::Kept);
         Ok(journal.into_iter().chain(monitor).max_by_key(order))
@@ -86,7 +86,10 @@ impl Left for Threads {
         let mut applier = Applier::open(lock)?;
         if applier.journal().is_abandoned()? {
             let report = applier.restore()?;
-            return Ok(Restored { told: told(&report), is_complete: report.is_complete() });
+            return Ok(Restored {
+                told: describe_restore(&report),
+                is_complete: report.is_complete(),
+            });
         }
         let monitor = damon::undo(&self.root, &state).transpose();
         let report = RestoreReport { monitor, ..RestoreReport::default() };

@@ -21,7 +21,7 @@ use instep_core::snapshot::Vm;
 use instep_core::units::{Bytes, VmId};
 use instep_host::Error;
 use instep_host::apply::damon::Region;
-use instep_host::apply::homecoming::{Budget, Homecoming, Stop, Tally};
+use instep_host::apply::homecoming::{Budget, Homecoming, MoveStop, Tally};
 use instep_host::apply::move_pages::{Cause, Pages};
 use instep_host::apply::ranges::{GuestRanges, Range};
 use instep_host::apply::room::Room;
@@ -343,7 +343,7 @@ impl Pass {
             let step = self.homecoming.step(&mut pages, &mut rooms, budget)?;
             tally.add(&step.tally);
             left.0 = left.0.saturating_sub(step.tally.of(Cause::Moved).0);
-            if matches!(step.stop, Stop::Finished | Stop::NoRoom) {
+            if matches!(step.stop, MoveStop::Finished | MoveStop::NoRoom) {
                 break;
             }
         }

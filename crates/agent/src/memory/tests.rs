@@ -150,7 +150,7 @@ fn observed_on(spec: HostSpec, vms: &[&str]) -> Observation {
     }
     made.write(dir.path()).unwrap();
     let mut observer = Observer::new(Root::at(dir.path()), ScanOptions::once()).unwrap();
-    observer.look(None, None).unwrap()
+    observer.observe(None, None).unwrap()
 }
 
 /// All VMs live on `node`; with `moving` their memory shall come, too.

@@ -50,7 +50,7 @@ pub struct History {
     minutes: Vec<u64>,
     vms: Vec<Series>,
     /// What was changed, the oldest first.
-    changes: Vec<Change>,
+    changes: Vec<PlacementChange>,
     /// The time in the newest step that its samples stand for so far.
     #[serde(default, rename = "measured_ns")]
     measured: Nanos,
@@ -71,7 +71,7 @@ type Sample = (u64, u64, u64, Option<u64>, Option<u64>);
 
 /// What was changed of a VM in one cycle, for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-pub struct Change {
+pub struct PlacementChange {
     /// In UTC, such as `2026-11-23T08:11:15.000Z`.
     at: String,
     vm: String,
@@ -168,7 +168,7 @@ impl History {
     }
 
     /// The changes that were noted last, this many.
-    pub(crate) fn last_changes(&self, count: usize) -> &[Change] {
+    pub(crate) fn last_changes(&self, count: usize) -> &[PlacementChange] {
         &self.changes[self.changes.len().saturating_sub(count)..]
     }
 
@@ -233,16 +233,17 @@ impl History {
     /// Adds what the cycle changed of VMs with these UUIDs, by name; how many of them are new.
     fn note_changes(&mut self, record: &Record<'_>, uuids: &BTreeMap<&str, &str>) -> usize {
         let before = self.changes.len();
-        let change = |vm: &str, kind: &str, threads, to, why: &str, outcome: &str| Change {
-            at: record.time.clone(),
-            vm: vm.to_owned(),
-            uuid: uuids.get(vm).copied().unwrap_or_default().to_owned(),
-            kind: kind.to_owned(),
-            threads,
-            to,
-            why: cut(why),
-            outcome: cut(outcome),
-        };
+        let change =
+            |vm: &str, kind: &str, threads, to, why: &str, outcome: &str| PlacementChange {
+                at: record.time.clone(),
+                vm: vm.to_owned(),
+                uuid: uuids.get(vm).copied().unwrap_or_default().to_owned(),
+                kind: kind.to_owned(),
+                threads,
+                to,
+                why: cut(why),
+                outcome: cut(outcome),
+            };
         for done in &record.actions {
             let (kind, threads, to, why) = match &done.action {
                 ActionView::VcpuAffinity { cpus, why, .. } => {
@@ -276,8 +277,8 @@ impl History {
 
     /// Adds a change of the cycle whose changes begin at this place, like ones of a VM together. What is refused in each
     /// cycle is told once.
-    fn add_change(&mut self, begin: usize, new: Change) {
-        let is_alike = |old: &Change| {
+    fn add_change(&mut self, begin: usize, new: PlacementChange) {
+        let is_alike = |old: &PlacementChange| {
             (&old.vm, &old.kind, &old.to, &old.outcome)
                 == (&new.vm, &new.kind, &new.to, &new.outcome)
         };
@@ -388,7 +389,7 @@ mod tests {
 
     #[test]
     fn like_changes_of_a_cycle_are_one_and_refusals_are_told_once() {
-        let change = |to: &str, outcome: &str| Change {
+        let change = |to: &str, outcome: &str| PlacementChange {
             at: String::new(),
             vm: "a".to_owned(),
             uuid: String::new(),

@@ -14,7 +14,7 @@ use crate::config::HistoryConfig;
 use crate::dispatch::in_force::InForce;
 use crate::metrics::HistoryMetrics;
 use crate::observe::Observation;
-use crate::published::history::{Change, History};
+use crate::published::history::{History, PlacementChange};
 use crate::published::recorder::{Recorder, State};
 use crate::published::{DAY, HISTORY, HOST, PublishedHost, RunState, history_dir};
 use crate::record::Record;
@@ -157,7 +157,7 @@ pub struct WrittenMoment<'a> {
     /// In milliseconds since 1970.
     at_ms: u64,
     /// What was changed since the moment before.
-    changes: Vec<Change>,
+    changes: Vec<PlacementChange>,
     /// The host after the cycle.
     host: PublishedHost<'a>,
 }
@@ -179,7 +179,7 @@ impl Past {
     }
 
     /// Hands a moment to the thread that writes: the host, and what was changed.
-    fn keep(&mut self, now: SystemTime, host: &[u8], changes: &[Change]) {
+    fn keep(&mut self, now: SystemTime, host: &[u8], changes: &[PlacementChange]) {
         let apart = APART.max(self.recorder.spacing());
         let is_due = self.last.is_none_or(|last| last.elapsed() >= apart);
         if !is_due && changes.is_empty() {
@@ -255,7 +255,7 @@ mod tests {
     fn moments_are_apart_unless_something_was_changed() {
         let dir = tempfile::tempdir().unwrap();
         let (mut keeper, _) = keeper(dir.path(), &dir.path().join("h"));
-        let change: Change =
+        let change: PlacementChange =
             serde_json::from_value(serde_json::json!({"at": "", "vm": "a\u{1b}[2J",
             "uuid": "", "kind": "soft_home", "threads": 0, "to": "1", "why": "", "outcome": ""}))
             .unwrap();

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// What a run found and did in one cycle.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-pub struct Moment {
+pub struct PublishedCycle {
     /// In milliseconds since 1970.
     pub at_ms: u64,
     /// What was changed.
@@ -109,7 +109,7 @@ pub struct MomentVcpu {
     pub cpus: String,
 }
 
-impl Moment {
+impl PublishedCycle {
     /// Reads a line of the history.
     ///
     /// # Errors

@@ -50,7 +50,7 @@ impl Run {
         self.count += 1;
         self.made.uptime = Nanos(self.made.uptime.0 + Nanos::SECOND.0);
         self.made.write(self.dir.path()).unwrap();
-        let seen = self.observer.look(Some(&self.journal), None).unwrap();
+        let seen = self.observer.observe(Some(&self.journal), None).unwrap();
         let Decided { decision, told, soft } =
             self.soft.decide(&seen, (&self.config, self.count), keeps);
         self.soft = soft;
@@ -59,7 +59,7 @@ impl Run {
         }
         let name = |told: Told| (seen.snapshot.vm(told.vm.id).unwrap().name.clone(), told.node);
         let told = told.into_iter().map(name).collect();
-        self.observer.settle(seen, &decision);
+        self.observer.remember_decision(seen, &decision);
         Cycle { decision, told }
     }
 
@@ -152,7 +152,7 @@ fn policies_see_vcpus_with_what_they_gave_them_and_change_nothing() {
     // They go on as before: what rests loses its cores.
     run.made.uptime = Nanos(run.made.uptime.0 + Nanos::SECOND.0);
     run.made.write(run.dir.path()).unwrap();
-    let observed = run.observer.look(Some(&run.journal), Some(Nanos::SECOND)).unwrap();
+    let observed = run.observer.observe(Some(&run.journal), Some(Nanos::SECOND)).unwrap();
     let seen = run.soft.seen(&observed, &|_| true);
     let allowed = |snapshot: &Snapshot| {
         let vcpus = snapshot.vms.iter().flat_map(|vm| &vm.vcpus);

@@ -42,8 +42,8 @@ impl Host {
         Self { dir, observer }
     }
 
-    fn look(&mut self) -> Observation {
-        self.observer.look(None, None).unwrap()
+    fn observe(&mut self) -> Observation {
+        self.observer.observe(None, None).unwrap()
     }
 
     fn write(&self, path: &str, text: &str) {
@@ -52,7 +52,7 @@ impl Host {
 
     /// Writes these attributes into the metadata of `web`.
     fn set_metadata(&mut self, attributes: &str) {
-        let observation = self.look();
+        let observation = self.observe();
         let web = facts(&observation, "web");
         let ours = format!("<instep:vm xmlns:instep=\"urn:instep:vm:1\" {attributes}/>");
         let status = STATUS.replace(METADATA, &ours).replace("'4711'", &format!("'{}'", web.pid));
@@ -63,7 +63,7 @@ impl Host {
 
     /// Gives `db` these tags.
     fn set_tags(&mut self, tags: &str) {
-        let number = facts(&self.look(), "db").pid;
+        let number = facts(&self.observe(), "db").pid;
         self.write(&format!("run/qemu-server/{number}.pid"), &format!("{number}\n"));
         let config = format!("cores: 2\ntags: {tags}\n[before]\ntags: instep-weight-1\n");
         self.write(&format!("etc/pve/qemu-server/{number}.conf"), &config);
@@ -95,7 +95,7 @@ fn definitions_reach_the_table_of_the_kernel_scheduler() {
     let (mut host, config) = (Host::new(), Config::default());
     host.set_metadata("cosched=\"relaxed\" weight=\"200\" latency=\"prompt\" ignore=\"no\"");
     host.set_tags("a;instep-weight-300;instep-period-4.5ms;instep-cosched-never;z");
-    let observation = host.look();
+    let observation = host.observe();
     let web = entry(&observation, "web", &config);
     assert_eq!((web.weight, web.cosched, web.latency), (200, Cosched::Relaxed, Latency::Prompt));
     assert_eq!(web.home, Some(NodeId(1)));
@@ -113,7 +113,7 @@ fn definitions_reach_the_table_of_the_kernel_scheduler() {
     assert_eq!(db.period, Duration::from_micros(4500));
     // The next look knows what changed.
     host.set_metadata("weight=\"201\"");
-    let web = entry(&host.look(), "web", &config);
+    let web = entry(&host.observe(), "web", &config);
     assert_eq!((web.weight, web.cosched, web.latency), (201, Cosched::Auto, Latency::Normal));
 }
 
@@ -123,7 +123,7 @@ fn each_setting_is_of_the_first_that_says_it() {
     host.set_metadata("weight=\"200\"");
     let text = "[dispatch.vm.web]\nweight = 700\ncosched = 'never'\nperiod = '96ms'\n";
     let config = config(text);
-    let observation = host.look();
+    let observation = host.observe();
     let web = entry(&observation, "web", &config);
     assert_eq!(
         (web.weight, web.cosched, web.period),
@@ -161,12 +161,12 @@ fn wrong_value_is_told_once_and_the_other_settings_hold() {
     let (mut reported, mut heard) = (Reported::default(), Heard::default());
     host.set_metadata("weight=\"200ms\" cosched=\"relaxed\" wieght=\"1\" ignore=\"\"");
     host.set_tags("instep-latency-fast;instep-weight-7;instep-home");
-    let observation = host.look();
+    let observation = host.observe();
     let web = entry(&observation, "web", &Config::default());
     assert_eq!((web.weight, web.cosched), (100, Cosched::Relaxed));
     assert_eq!(entry(&observation, "db", &Config::default()).weight, 7);
     reported.note(&observation.scan, &mut heard);
-    reported.note(&host.look().scan, &mut heard);
+    reported.note(&host.observe().scan, &mut heard);
     let all = heard.0.join("\n");
     assert_eq!(heard.0.len(), 5, "{all}");
     let whose = format!("the VM web (process {}): ", facts(&observation, "web").pid);
@@ -190,10 +190,10 @@ fn wrong_value_is_told_once_and_the_other_settings_hold() {
     }
     // A mistake that is mended and made again is told again.
     host.set_metadata("weight=\"200\"");
-    reported.note(&host.look().scan, &mut heard);
+    reported.note(&host.observe().scan, &mut heard);
     assert_eq!(heard.0.len(), 5);
     host.set_metadata("weight=\"0\"");
-    reported.note(&host.look().scan, &mut heard);
+    reported.note(&host.observe().scan, &mut heard);
     assert!(heard.0.len() == 6 && heard.0[5].contains("weight=\"0\""), "{:?}", heard.0);
 }
 
@@ -201,7 +201,7 @@ fn wrong_value_is_told_once_and_the_other_settings_hold() {
 fn unreadable_definition_is_told_and_ends_nothing() {
     let mut host = Host::new();
     host.write("run/libvirt/qemu/web.xml", "<domstatus pid='1'><domain>");
-    let observation = host.look();
+    let observation = host.observe();
     let told: Vec<String> = problems(&observation.scan).collect();
     assert!(told.len() == 1 && told[0].contains("web.xml: it is"), "{told:?}");
     assert_eq!(observation.snapshot.vms.len(), 2);
@@ -216,7 +216,7 @@ fn ignored_vm_is_left_alone_and_keeps_its_share() {
             leave_ignored(&mut observation.snapshot, &observation.scan);
             decide(&observation.snapshot, &config, 1)
         };
-        let before = decided(&mut host.look());
+        let before = decided(&mut host.observe());
         assert_eq!(before.vms.iter().filter(|verdict| verdict.selected).count(), 2);
         let name = if by_tag { "db" } else { "web" };
         if by_tag {
@@ -224,7 +224,7 @@ fn ignored_vm_is_left_alone_and_keeps_its_share() {
         } else {
             host.set_metadata("ignore=\"yes\" weight=\"300\" cosched=\"relaxed\"");
         }
-        let mut observation = host.look();
+        let mut observation = host.observe();
         let decision = decided(&mut observation);
         let id = VmId(facts(&observation, name).pid);
         assert!(decision.vms.iter().all(|verdict| verdict.vm != id));
@@ -246,7 +246,7 @@ fn operator_can_let_the_configuration_alone_count() {
     host.set_metadata("weight=\"200\" ignore=\"yes\"");
     let config = config("[discover]\nvm_settings = false\n[dispatch.vm.web]\nweight = 700\n");
     host.observer.read_definitions(config.discover.vm_settings);
-    let mut observation = host.look();
+    let mut observation = host.observe();
     leave_ignored(&mut observation.snapshot, &observation.scan);
     assert_eq!(observation.snapshot.vms.len(), 2);
     assert_eq!(entry(&observation, "web", &config).weight, 700);

@@ -56,7 +56,7 @@ impl Scheduler for Fake {
         self.log.borrow_mut().push("followed weights");
     }
 
-    fn look(&mut self) -> Vec<String> {
+    fn supervise(&mut self) -> Vec<String> {
         self.log.borrow_mut().push("looked");
         self.seen_in_force = self.in_force.get();
         self.refused = self.homes.keys().skip(self.room).copied().collect();
@@ -80,7 +80,7 @@ pub(crate) fn watch(room: usize) -> (Watch<Fake>, Rc<Cell<bool>>) {
     let in_force = Rc::new(Cell::new(true));
     let fake = Fake { in_force: Rc::clone(&in_force), room, ..Fake::default() };
     let mut watch = Watch::of(Some(fake));
-    watch.look(&mut Counting::default());
+    watch.supervise_scheduler(&mut Counting::default());
     (watch, in_force)
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn observed() -> (Observer, Observation) {
     }
     made.write(dir.path()).unwrap();
     let mut observer = Observer::new(Root::at(dir.path()), ScanOptions::once()).unwrap();
-    let observation = observer.look(None, None).unwrap();
+    let observation = observer.observe(None, None).unwrap();
     (observer, observation)
 }
 
@@ -155,7 +155,7 @@ fn a_cycle_follows_soon_when_the_scheduler_comes_and_when_it_goes() {
     assert_eq!((pause(&watch), watch.pause(SOON / 2, SOON)), (LATER, SOON / 2));
     in_force.set(false);
     assert_eq!(pause(&watch), LATER, "nobody looked");
-    watch.look(&mut Counting::default());
+    watch.supervise_scheduler(&mut Counting::default());
     assert_eq!(pause(&watch), SOON);
     assert_eq!(cycle(&mut watch, &seen), (4, vec![]));
     assert_eq!(pause(&watch), LATER);
@@ -167,7 +167,7 @@ fn a_scheduler_that_is_back_before_a_cycle_keeps_what_was_left_to_it() {
     cycle(&mut watch, &seen);
     for (now, then) in [(false, SOON), (true, LATER)] {
         in_force.set(now);
-        watch.look(&mut Counting::default());
+        watch.supervise_scheduler(&mut Counting::default());
         assert_eq!(pause(&watch), then);
     }
 }
@@ -177,7 +177,7 @@ fn a_cycle_that_failed_is_followed_by_another_soon() {
     let ((mut watch, in_force), (_, seen)) = (watch(9), observed());
     cycle(&mut watch, &seen);
     in_force.set(false);
-    watch.look(&mut Counting::default());
+    watch.supervise_scheduler(&mut Counting::default());
     for _ in 0..2 {
         let decided = watch.decide(&seen, (&Config::default(), 2));
         assert!(decided.told.is_empty() && !decided.decision.actions.is_empty());
@@ -204,7 +204,7 @@ fn looks_in_the_midst_of_work_are_a_second_apart_and_told() {
     assert!(!watch.interrupts(&mut heard) && heard.0 == 0);
     assert_eq!(log.borrow()[..], ["followed weights"], "which does not wait for the next look");
     // Neither does a wait that goes round more often, as for new VMs.
-    (0..5).for_each(|_| watch.look_if_due(&mut heard));
+    (0..5).for_each(|_| watch.supervise_if_due(&mut heard));
     assert_eq!(heard.0, 0);
     looks_always(&mut watch);
     assert!(!watch.interrupts(&mut heard) && heard.0 == 1);
@@ -229,11 +229,11 @@ fn vms_that_come_again_and_again_are_told_at_intervals() {
     let told = || log.borrow().iter().filter(|what| **what == "noted arrivals").count();
     (0..5).for_each(|_| watch.note_arrivals(&mut heard));
     assert_eq!(told(), 1, "the first one at once, the others not yet");
-    watch.look_if_due(&mut heard);
+    watch.supervise_if_due(&mut heard);
     assert_eq!(told(), 1);
     watch.between_arrivals = Duration::ZERO;
-    watch.look_if_due(&mut heard);
+    watch.supervise_if_due(&mut heard);
     assert_eq!(told(), 2, "it is told of the others without a further one");
-    watch.look_if_due(&mut heard);
+    watch.supervise_if_due(&mut heard);
     assert_eq!(told(), 2, "once");
 }

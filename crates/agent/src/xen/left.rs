@@ -3,9 +3,9 @@
 use crate::error::Error;
 use crate::guard::{Left, Recorded, Restored};
 use instep_core::wording::Count;
-use instep_host::apply::{Instance, InstanceLock, Life, StateDir, this_instance};
+use instep_host::apply::{Instance, InstanceLife, InstanceLock, StateDir, this_instance};
 use instep_xen::Source;
-use instep_xen::apply::{Applier, Holder, Journal, LiveHands, Report};
+use instep_xen::apply::{Applier, DomainRestoreReport, Holder, Journal, LiveHands};
 use instep_xen::source::Query;
 use instep_xen::text::info::{self, Info};
 
@@ -22,7 +22,7 @@ pub fn open(state: &StateDir, source: Source, info: &Info) -> Result<Applier<Liv
 ///
 /// # Errors
 /// The journal or the host cannot be read, or the journal not be written.
-pub fn restore(state: &StateDir, source: Source) -> Result<Report, Error> {
+pub fn restore(state: &StateDir, source: Source) -> Result<DomainRestoreReport, Error> {
     let info = info::parse(&source.read(Query::Info)?)?;
     Ok(open(state, source, &info)?.restore(|_| true)?)
 }
@@ -32,14 +32,14 @@ pub fn restore(state: &StateDir, source: Source) -> Result<Report, Error> {
 pub struct Domains;
 
 impl Left for Domains {
-    fn look(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
+    fn read_record(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
         let Some(Journal { boot_id, holder, .. }) = Journal::load(state.path())? else {
             return Ok(None);
         };
         let is_abandoned = match holder {
             Holder::Kept => false,
             Holder::Instance { pid, start } => {
-                Instance { boot_id, pid, start }.life()? != Life::Runs
+                Instance { boot_id, pid, start }.life()? != InstanceLife::Runs
             }
         };
         Ok(Some(Recorded { holder, is_abandoned }))
@@ -47,13 +47,13 @@ impl Left for Domains {
 
     fn put_back(&self, lock: InstanceLock) -> Result<Restored, Error> {
         let report = restore(lock.state(), Source::live()?)?;
-        Ok(Restored { told: told(&report), is_complete: report.is_complete() })
+        Ok(Restored { told: describe_restore(&report), is_complete: report.is_complete() })
     }
 }
 
 /// A restore in one line.
 #[must_use]
-pub fn restored(report: &Report) -> String {
+pub fn summarize_restore(report: &DomainRestoreReport) -> String {
     let mut text = match report.restored {
         0 => "there was no affinity to put back".to_owned(),
         1 => "1 domain has its original affinities again".to_owned(),
@@ -70,8 +70,8 @@ pub fn restored(report: &Report) -> String {
 
 /// A restore in words: one line, and one for each thing that is not as it was found.
 #[must_use]
-pub fn told(report: &Report) -> Vec<String> {
-    let mut lines = vec![restored(report)];
+pub fn describe_restore(report: &DomainRestoreReport) -> Vec<String> {
+    let mut lines = vec![summarize_restore(report)];
     lines.extend(report.left_alone.iter().map(|what| format!("left alone: {what}")));
     let failed = |(name, error): &(String, _)| format!("{name} could not be restored: {error}");
     lines.extend(report.failed.iter().map(failed));

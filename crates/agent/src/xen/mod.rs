@@ -6,29 +6,29 @@
 mod left;
 mod run;
 
-pub use left::{Domains, open, restore, restored, told};
-pub use run::{Ended, Options, run};
+pub use left::{Domains, describe_restore, open, restore, summarize_restore};
+pub use run::{Ended, XenRunOptions, run};
 
 use crate::config::Config;
 use crate::error::Error;
 use instep_core::decision::{Action, Decision};
-use instep_core::policy::{self, PolicyName, Settings};
+use instep_core::policy::{self, PolicyName, PolicySettings};
 use instep_core::snapshot::Snapshot;
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Nanos, NodeId};
 use instep_xen::apply::Journal;
 use instep_xen::scan::{Depth, scan};
-use instep_xen::{DomainKey, Scan, Source, rates};
+use instep_xen::{DomainKey, Source, XenScan, rates};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// One look at a Xen host.
 #[derive(Clone, Debug)]
-pub struct Look {
+pub struct DomainObservation {
     /// What policies see.
     pub snapshot: Snapshot,
     /// What it was made from.
-    pub scan: Scan,
+    pub scan: XenScan,
     /// *Competing modules* of the window, in millionths of a module.
     pub competing: u64,
 }
@@ -43,7 +43,7 @@ pub type Memory = BTreeMap<DomainKey, BTreeMap<NodeId, Bytes>>;
 #[derive(Debug, Default)]
 pub struct Known<'a> {
     /// Loads are those since this look; averages since each domain started without one.
-    pub before: Option<&'a Scan>,
+    pub before: Option<&'a XenScan>,
     /// The length of the window, where it is not that between the looks.
     pub elapsed: Option<Nanos>,
     /// What Instep changed.
@@ -54,12 +54,12 @@ pub struct Known<'a> {
 ///
 /// # Errors
 /// The host cannot be read; the window between two copies is not known.
-pub fn look(
+pub fn observe_domains(
     source: &Source,
     depth: Depth,
     known: &Known<'_>,
     memory: &mut Memory,
-) -> Result<Look, Error> {
+) -> Result<DomainObservation, Error> {
     let &Known { before, elapsed, journal } = known;
     let mut now = scan(source, depth)?;
     memory.retain(|key, _| now.domain(key).is_some() || now.may_miss(key));
@@ -85,7 +85,7 @@ pub fn look(
     let changed = |key: &_| journal.map(|journal| journal.before(key, &now)).unwrap_or_default();
     let snapshot = rates::snapshot(&topology, before, &now, changed);
     let competing = rates::competing_modules(&topology, before, &now);
-    Ok(Look { snapshot, scan: now, competing })
+    Ok(DomainObservation { snapshot, scan: now, competing })
 }
 
 /// How deep a look is that decides under this configuration. Memory by node is asked for where it counts: Xen walks the
@@ -100,7 +100,7 @@ pub fn depth_of(config: &Config) -> Depth {
 
 /// What a cycle decides on a Xen host: the policy, without what cannot be done there.
 #[must_use]
-pub fn decide(snapshot: &Snapshot, settings: &Settings) -> Decision {
+pub fn decide(snapshot: &Snapshot, settings: &PolicySettings) -> Decision {
     let mut decision = policy::decide(snapshot, settings);
     decision.actions.retain(|action| {
         matches!(action, Action::SetVcpuAffinity { .. } | Action::SetSoftAffinity { .. })
@@ -120,7 +120,7 @@ mod tests {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xen/tests/data");
         let source = Source::Copy(data.join("four-nodes/partial"));
         let mut memory = Memory::new();
-        let full = look(&source, Depth::Full, &Known::default(), &mut memory).unwrap();
+        let full = observe_domains(&source, Depth::Full, &Known::default(), &mut memory).unwrap();
         assert!(full.snapshot.vms.iter().all(|vm| vm.memory_total().0 > 0));
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("xen")).unwrap();
@@ -131,14 +131,14 @@ mod tests {
             fs::write(dir.path().join("xen").join(name), text).unwrap();
         }
         let silent = Source::Copy(dir.path().to_owned());
-        let short = look(&silent, Depth::Full, &Known::default(), &mut memory).unwrap();
+        let short = observe_domains(&silent, Depth::Full, &Known::default(), &mut memory).unwrap();
         assert_eq!(short.snapshot.vms.len(), full.snapshot.vms.len());
         for (short, full) in short.snapshot.vms.iter().zip(&full.snapshot.vms) {
             assert_eq!(short.memory, full.memory);
         }
         // Of a domain that has ended nothing is kept.
         let other = Source::Copy(data.join("two-nodes/pools"));
-        look(&other, Depth::Times, &Known::default(), &mut memory).unwrap();
+        observe_domains(&other, Depth::Times, &Known::default(), &mut memory).unwrap();
         assert!(memory.keys().all(|key| key.id == 0), "{memory:?}");
     }
 }

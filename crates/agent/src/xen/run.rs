@@ -5,7 +5,10 @@
 //!                                                            stop asked for -> restore
 //! ```
 
-use super::{Domains, Known, Look, Memory, decide, depth_of, look, open, told};
+use super::{
+    DomainObservation, Domains, Known, Memory, decide, depth_of, describe_restore, observe_domains,
+    open,
+};
 use crate::config::Config;
 use crate::error::Error;
 use crate::guard::Guard;
@@ -23,15 +26,17 @@ use instep_core::snapshot::Snapshot;
 use instep_core::units::VmId;
 use instep_core::wording::Count;
 use instep_host::apply::StateDir;
-use instep_xen::apply::{Applied, Applier, Change, Hands, Holder, Journal, Report};
+use instep_xen::apply::{
+    Applied, Applier, DomainChange, DomainRestoreReport, Hands, Holder, Journal,
+};
 use instep_xen::scan::{Depth, scan};
-use instep_xen::{Scan, Source};
+use instep_xen::{Source, XenScan};
 use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// What to run with.
-pub struct Options<'a> {
+pub struct XenRunOptions<'a> {
     /// The configuration to begin with.
     pub config: Config,
     /// Reads it again on SIGHUP.
@@ -56,7 +61,7 @@ pub struct Ended {
     /// Changes of the last cycle that failed.
     pub failed: usize,
     /// What was put back at the end; `None` when the placement was kept or never made.
-    pub restored: Option<Report>,
+    pub restored: Option<DomainRestoreReport>,
 }
 
 /// Memory by node is asked for again after this time: Xen walks the page lists of all domains for it.
@@ -67,7 +72,7 @@ const MEMORY_EVERY: Duration = Duration::from_secs(600);
 /// # Errors
 /// Another instance runs; the host cannot be read at the begin; the journal cannot be written. What was changed is put
 /// back first.
-pub fn run(mut options: Options<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
+pub fn run(mut options: XenRunOptions<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
     let first = scan(&options.source, Depth::Times)?;
     let state = options.state.clone();
     let locked = state.as_ref().map(lock).transpose()?;
@@ -104,7 +109,7 @@ fn begin<H: Hands>(mut applier: Applier<H>, sink: &mut dyn Sink) -> Result<Appli
     let journal = applier.journal();
     if journal.holder != Holder::Kept && !journal.domains.is_empty() {
         let report = applier.restore(|_| true)?;
-        let mut lines = told(&report);
+        let mut lines = describe_restore(&report);
         lines[0].insert_str(0, "an earlier run ended without restoring; ");
         lines.iter().for_each(|line| sink.notice(line));
     }
@@ -113,10 +118,10 @@ fn begin<H: Hands>(mut applier: Applier<H>, sink: &mut dyn Sink) -> Result<Appli
 
 /// What goes on from cycle to cycle.
 struct Run<'a> {
-    options: Options<'a>,
+    options: XenRunOptions<'a>,
     service: Service,
     /// The look that the next window begins with.
-    before: Scan,
+    before: XenScan,
     memory: Memory,
     /// When memory by node was asked for last.
     walked: Option<Instant>,
@@ -125,7 +130,7 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn start(options: Options<'a>, before: Scan) -> Self {
+    fn start(options: XenRunOptions<'a>, before: XenScan) -> Self {
         let service = Service::begin(options.config.window);
         Self { options, service, before, memory: Memory::new(), walked: None, count: 0 }
     }
@@ -154,7 +159,7 @@ impl<'a> Run<'a> {
                 }
                 Wake::Time => {}
             }
-            guard.look(sink);
+            guard.ensure_running(sink);
             self.count += 1;
             let status = match self.cycle(applier.as_deref_mut(), sink) {
                 Ok((failed, status)) => {
@@ -219,7 +224,7 @@ impl<'a> Run<'a> {
             Err(error) if applier.journal().holder == Holder::Kept => Err(error),
             Err(error) => {
                 match applier.restore(|_| true) {
-                    Ok(report) => told(&report).iter().for_each(|line| sink.notice(line)),
+                    Ok(report) => describe_restore(&report).iter().for_each(|line| sink.notice(line)),
                     Err(failed) => sink.notice(&format!(
                         "the affinities found cannot be put back: {failed}; `instep restore` puts back what is \
                          recorded"
@@ -237,7 +242,7 @@ impl<'a> Run<'a> {
         sink: &mut dyn Sink,
     ) -> Result<(usize, String), Error> {
         let mut watch = Stopwatch::start();
-        let Options { config, known, source, once, .. } = &self.options;
+        let XenRunOptions { config, known, source, once, .. } = &self.options;
         let is_due = self.walked.is_none_or(|at| at.elapsed() >= MEMORY_EVERY);
         let depth = if is_due { depth_of(config) } else { Depth::Full };
         if is_due {
@@ -245,7 +250,8 @@ impl<'a> Run<'a> {
         }
         let journal = applier.as_deref().map(Applier::journal).or(known.as_ref());
         let known = Known { before: Some(&self.before), elapsed: None, journal };
-        let Look { mut snapshot, mut scan, .. } = look(source, depth, &known, &mut self.memory)?;
+        let DomainObservation { mut snapshot, mut scan, .. } =
+            observe_domains(source, depth, &known, &mut self.memory)?;
         let missing = keep_only(&mut snapshot, &config.vms);
         if *once && let Some(name) = missing.first() {
             return Err(Error::NoSuchVm(absent(&snapshot, name)));
@@ -302,9 +308,9 @@ fn actions<'a>(
 fn carry_out<H: Hands>(
     applier: &mut Applier<H>,
     decision: &Decision,
-    seen: &Scan,
+    seen: &XenScan,
 ) -> Result<(BTreeMap<VmId, String>, usize), Error> {
-    let changes = Change::of_decision(decision, seen);
+    let changes = DomainChange::of_decision(decision, seen);
     let outcomes = applier.apply(&changes, seen)?;
     let denied = |applied: &Applied| matches!(applied, Applied::Failed(error) if error.is_denied());
     if let Some(Applied::Failed(first)) = outcomes.first()

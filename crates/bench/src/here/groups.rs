@@ -4,7 +4,7 @@
 //! of cpu and cpuacct.
 
 use super::read;
-use crate::case::{Case, Kind, Slice, Work};
+use crate::case::{Case, GuestKind, Slice, Work};
 use crate::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn has_cpu(controllers: &str) -> bool {
 impl Group {
     /// Makes that of work that runs alone, without a limit.
     pub(super) fn alone(name: &str, work: &Work) -> Result<Self, Error> {
-        let parent = PARENTS[usize::from(work.kind == Kind::Host)];
+        let parent = PARENTS[usize::from(work.kind == GuestKind::Host)];
         Self::at(&[(parent, None), (name, Some(Slice { weight: work.weight, quota: None }))])
     }
 
@@ -58,7 +58,7 @@ impl Group {
                 let slice = format!("{SLICE}{slice}");
                 Self::at(&[(PARENTS[0], None), (&slice, Some(*settings)), own])
             }
-            None => Self::at(&[(PARENTS[usize::from(work.kind == Kind::Host)], None), own]),
+            None => Self::at(&[(PARENTS[usize::from(work.kind == GuestKind::Host)], None), own]),
         }
     }
 

@@ -9,7 +9,7 @@
 //! ```
 //! Guests are not started here: who boots the machine starts them, frozen, and here they are set
 //! free for their cells. Everything is bounded in time. It knows nothing of figures: it gives
-//! [`Cell`]s.
+//! [`BenchCell`]s.
 
 mod counters;
 mod groups;
@@ -22,7 +22,7 @@ pub use groups::sweep;
 pub use work::guest_command;
 
 use crate::case::Case;
-use crate::cell::{ALONE, Cell};
+use crate::cell::{ALONE, BenchCell};
 use crate::error::Error;
 use crate::plan::{Block, DEFAULT, Job, Times};
 use counters::Counters;
@@ -102,7 +102,7 @@ pub fn unit_ns(load: &Path) -> Result<f64, Error> {
 /// # Errors
 /// Work cannot be started on this machine at all. A scheduler that cannot be loaded or falls out is
 /// told in the cells.
-pub fn run(block: &Block, tools: &Tools<'_>, each: &mut dyn FnMut(Cell)) -> Result<(), Error> {
+pub fn run(block: &Block, tools: &Tools<'_>, each: &mut dyn FnMut(BenchCell)) -> Result<(), Error> {
     groups::sweep();
     let mut loads = 0;
     let mut in_force: Option<InForce> = None;
@@ -111,12 +111,12 @@ pub fn run(block: &Block, tools: &Tools<'_>, each: &mut dyn FnMut(Cell)) -> Resu
         if (tools.stop)() {
             break;
         }
-        let begun = || Cell {
+        let begun = || BenchCell {
             case: job.case.name.clone(),
             scheduler: job.scheduler.clone(),
             run: block.run,
             boot: tools.boot,
-            ..Cell::default()
+            ..BenchCell::default()
         };
         let mut cell = begun();
         if block.program != DEFAULT && in_force.is_none() && loads < 2 {
@@ -173,7 +173,7 @@ fn one(
     tools: &Tools<'_>,
     in_force: Option<&mut InForce>,
     tag: &str,
-    cell: &mut Cell,
+    cell: &mut BenchCell,
 ) -> Result<(), Error> {
     let times = times.of(job);
     let mut running = Running::start(job, times, tools, tag)?;
@@ -208,7 +208,13 @@ fn count(running: &Running, measure: Duration, pid: Option<u32>, tools: &Tools<'
 }
 
 /// Ends the work, and notes what it says that it did, or why that is not known.
-fn note_work(job: &Job, running: &mut Running, seen: &Seen, tools: &Tools<'_>, cell: &mut Cell) {
+fn note_work(
+    job: &Job,
+    running: &mut Running,
+    seen: &Seen,
+    tools: &Tools<'_>,
+    cell: &mut BenchCell,
+) {
     let once = job.case.work.reports_once();
     if once {
         // Its second report comes late by what its start took.
@@ -240,7 +246,7 @@ fn note_work(job: &Job, running: &mut Running, seen: &Seen, tools: &Tools<'_>, c
 }
 
 /// Notes by how much parts of the CPU time are off, where that is what the case is about.
-fn note_shares(job: &Job, windows: &[Vec<f64>], cell: &mut Cell) {
+fn note_shares(job: &Job, windows: &[Vec<f64>], cell: &mut BenchCell) {
     if job.case.weights && job.scheduler != ALONE {
         cell.share_errors = share_errors(windows, &fair_parts(&job.case));
         cell.share_error = cell.share_errors.iter().copied().reduce(f64::max);
@@ -248,7 +254,7 @@ fn note_shares(job: &Job, windows: &[Vec<f64>], cell: &mut Cell) {
 }
 
 /// Notes what the scheduler cost, and how often the host switched.
-fn note_cost(seen: &Seen, cell: &mut Cell) {
+fn note_cost(seen: &Seen, cell: &mut BenchCell) {
     let Some((before, after)) = &seen.counters else { return };
     let (spent, time) = (after.since(before), seen.until - seen.from);
     cell.bpf_ns_per_switch = spent.bpf_ns_per_switch();
@@ -258,7 +264,7 @@ fn note_cost(seen: &Seen, cell: &mut Cell) {
 }
 
 /// Whether siblings of the work are stacked: traced where that may be, else sampled.
-fn measure_stacking(running: &Running, time: Duration, tools: &Tools<'_>, cell: &mut Cell) {
+fn measure_stacking(running: &Running, time: Duration, tools: &Tools<'_>, cell: &mut BenchCell) {
     let vcpus = running.vcpus();
     let why = match tracing::trace(&vcpus, time, tools) {
         Ok(seen) => {

@@ -2,7 +2,7 @@
 
 use super::work::{One, Running};
 use super::{SCHED_EXT, Tools, counters, read};
-use crate::case::Kind;
+use crate::case::GuestKind;
 use crate::error::Error;
 use crate::plan::INSTEP;
 use rustix::process::{Pid, Signal, kill_process};
@@ -163,7 +163,7 @@ fn configuration(all: &[One], without: &[String]) -> String {
     let names: Vec<String> = without.iter().map(|name| format!("{name:?}")).collect();
     let mut text = format!("[dispatch]\nmode = \"kernel\"\nwithout = [{}]\n", names.join(", "));
     for One { name, pid, weight, settings, .. } in
-        all.iter().filter(|one| one.kind == Kind::Process)
+        all.iter().filter(|one| one.kind == GuestKind::Process)
     {
         let _ = writeln!(text, "[dispatch.vm.{name}]\nweight = {weight}");
         for (key, value) in settings {
@@ -208,8 +208,8 @@ mod tests {
     #[test]
     fn instep_is_told_of_processes_weights_settings_and_what_is_off() {
         let settings = [("cosched".to_owned(), "relaxed".to_owned())].into();
-        let work = One::made("r0-1-work", (Kind::Process, 300), settings);
-        let guest = One::made("guest", (Kind::Kvm, 100), [].into());
+        let work = One::made("r0-1-work", (GuestKind::Process, 300), settings);
+        let guest = One::made("guest", (GuestKind::Kvm, 100), [].into());
         let text = configuration(&[work, guest], &["gang".to_owned()]);
         let value: toml::Value = toml::from_str(&text).unwrap();
         let dispatch = &value["dispatch"];

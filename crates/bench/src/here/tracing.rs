@@ -6,7 +6,7 @@
 
 use super::{Tools, read};
 use instep_trace::analysis::discover::FoundVm;
-use instep_trace::analysis::{Settings, analyze};
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -70,7 +70,10 @@ fn read_trace(file: &Path, vcpus: &[(u32, u32)]) -> Result<Option<(f64, f64)>, S
     let mut stream =
         instep_trace::open(source, &name, Default::default()).map_err(|error| error.to_string())?;
     let vm = FoundVm { name: NAME.to_owned(), pid: None, vcpus: vcpus.to_vec() };
-    let report = analyze(stream.as_mut(), &Settings { vms: vec![vm], ..Settings::default() });
+    let report = analyze(
+        stream.as_mut(),
+        &AnalysisSettings { vms: vec![vm], ..AnalysisSettings::default() },
+    );
     let vm = report.vms.iter().find(|vm| vm.name == NAME);
     Ok(vm.and_then(|vm| vm.stacking.zip(vm.co_run)))
 }

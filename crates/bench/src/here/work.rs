@@ -3,7 +3,7 @@
 
 use super::groups::Group;
 use super::{Tools, read};
-use crate::case::{Kind, Work};
+use crate::case::{GuestKind, Work};
 use crate::error::Error;
 use crate::load_line::{self, AT, Counted, DONE};
 use crate::plan::{Job, Times};
@@ -32,7 +32,7 @@ pub(super) struct One {
     pub(super) name: String,
     /// Its process, or its guest's.
     pub(super) pid: u32,
-    pub(super) kind: Kind,
+    pub(super) kind: GuestKind,
     pub(super) weight: u32,
     /// What else Instep is told.
     pub(super) settings: BTreeMap<String, String>,
@@ -68,7 +68,7 @@ impl Running {
             .case
             .all()
             .map(|(name, work)| {
-                let guest = (work.kind == Kind::Kvm).then(|| guests.next()).flatten();
+                let guest = (work.kind == GuestKind::Kvm).then(|| guests.next()).flatten();
                 (format!("{tag}-{name}"), work, guest.map(|(guest, _)| guest))
             })
             .collect();
@@ -97,13 +97,13 @@ impl Running {
 
     /// The guest that used no CPU time at all, by what each used: even an idle one has a clock.
     pub(super) fn stopped(&self, cpus: &[f64]) -> Option<String> {
-        let mut guests = self.all.iter().zip(cpus).filter(|(one, _)| one.kind == Kind::Kvm);
+        let mut guests = self.all.iter().zip(cpus).filter(|(one, _)| one.kind == GuestKind::Kvm);
         guests.find(|(_, used)| **used <= 0.0).map(|(one, _)| one.name.clone())
     }
 
     /// Whether the measured work is a VM.
     pub(super) fn has_vcpus(&self) -> bool {
-        self.work.kind != Kind::Host
+        self.work.kind != GuestKind::Host
     }
 
     /// The threads of the measured work that are vCPUs, by number.
@@ -113,7 +113,7 @@ impl Running {
         let tids = entries.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
         let mut tids: Vec<u32> = tids.collect();
         tids.sort_unstable();
-        if one.kind == Kind::Kvm {
+        if one.kind == GuestKind::Kvm {
             let comm = |tid: &u32| read(format!("/proc/{}/task/{tid}/comm", one.pid));
             let index = |tid: &u32| {
                 let name = comm(tid);
@@ -148,7 +148,7 @@ impl Running {
         from: Duration,
         until: Duration,
     ) -> Result<Counted, String> {
-        let guest = self.work.kind == Kind::Kvm;
+        let guest = self.work.kind == GuestKind::Kvm;
         let unit = self.work.per.as_deref().unwrap_or("runs");
         match (self.work.is_instep_load(), guest) {
             // Up to what came before tracing, whenever the first line was.
@@ -213,7 +213,7 @@ fn spawn(
 }
 
 /// What schedulers are told of it.
-fn settings_of(work: &Work) -> (Kind, u32, BTreeMap<String, String>) {
+fn settings_of(work: &Work) -> (GuestKind, u32, BTreeMap<String, String>) {
     (work.kind, work.weight, work.settings.clone())
 }
 
@@ -288,7 +288,7 @@ impl One {
     /// One of no process.
     pub(super) fn made(
         name: &str,
-        (kind, weight): (Kind, u32),
+        (kind, weight): (GuestKind, u32),
         settings: BTreeMap<String, String>,
     ) -> Self {
         Self {
@@ -383,7 +383,11 @@ mod tests {
     fn a_guest_without_any_cpu_time_has_stopped_and_a_process_may_sleep() {
         let one = |name: &str, kind| One::made(name, (kind, 100), BTreeMap::new());
         let running = Running {
-            all: vec![one("sleeps", Kind::Process), one("a", Kind::Kvm), one("b", Kind::Kvm)],
+            all: vec![
+                one("sleeps", GuestKind::Process),
+                one("a", GuestKind::Kvm),
+                one("b", GuestKind::Kvm),
+            ],
             work: work("true"),
             began: Instant::now(),
             began_uptime: 0.0,

@@ -2,12 +2,16 @@
 //! of stacking and the culprit matrix.
 
 use crate::page::Timeline;
-use instep_trace::analysis::report::Report;
+use instep_trace::analysis::report::AnalysisReport;
 
 const PAGE: &str = include_str!("page.html");
 
 /// The page.
-pub(super) fn page(timeline: &Timeline, title: &str, report: &Report) -> anyhow::Result<String> {
+pub(super) fn page(
+    timeline: &Timeline,
+    title: &str,
+    report: &AnalysisReport,
+) -> anyhow::Result<String> {
     timeline.page(PAGE, title, report)
 }
 
@@ -24,7 +28,7 @@ mod tests {
         let name = "</script><script>alert(1)".to_owned();
         timeline.begin(&[FoundVm { name, pid: None, vcpus: vec![(0, 1)] }], Nanos(0));
         let host = Default::default();
-        let report = Report {
+        let report = AnalysisReport {
             schema: "instep.analysis/1",
             duration_ns: 0,
             events: 0,

@@ -19,8 +19,8 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_core::units::{Bytes, Nanos};
 use instep_trace::analysis::discover::FoundVm;
-use instep_trace::analysis::report::Report;
-use instep_trace::analysis::{Place, Settings, Sink, analyze_into};
+use instep_trace::analysis::report::AnalysisReport;
+use instep_trace::analysis::{AnalysisSettings, Place, Sink, analyze_into};
 use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
 use instep_trace::rec::{Counter, Throttled};
@@ -85,7 +85,7 @@ fn nothing_is_lost(args: &AnalyzeArgs) -> anyhow::Result<()> {
 pub(crate) struct Named {
     file: String,
     #[serde(flatten)]
-    report: Report,
+    report: AnalysisReport,
 }
 
 /// What comes of `one` for every file, shown at once, and whether it came of all: one of several that
@@ -164,7 +164,11 @@ fn kept(pipe: impl Read, shown: &str, most: u64) -> anyhow::Result<File> {
 }
 
 /// Analyses one trace and writes the drawings that are wished for.
-fn one(path: &Path, settings: &Settings, args: &AnalyzeArgs) -> anyhow::Result<Report> {
+fn one(
+    path: &Path,
+    settings: &AnalysisSettings,
+    args: &AnalyzeArgs,
+) -> anyhow::Result<AnalysisReport> {
     let mut stream = open(path)?;
     let bar = ProgressBar::new_spinner();
     let style = ProgressStyle::with_template("{spinner} {msg}: {pos} events, {per_sec}");

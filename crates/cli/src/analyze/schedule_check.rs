@@ -10,13 +10,13 @@
 //! used), weights of what is no VM, real-time classes, quotas, and CPUs that went off line.
 
 use super::rules::{self, Rules};
-use super::{Settings, each, open, settings};
+use super::{AnalysisSettings, each, open, settings};
 use crate::args::AnalyzeArgs;
 use crate::text::plural;
 use crate::{Outcome, print, print_json, tell};
 use instep_check::mask::Mask;
-use instep_check::picture::Life;
-use instep_check::{Fact, Finding, Watch, What};
+use instep_check::picture::TaskLife;
+use instep_check::{Fact, FactKind, RuleWatch, ScheduleFinding};
 use instep_core::idset::CpuSet;
 use instep_trace::analysis::analyze;
 use instep_trace::event::{Event, Fact as Seen, Left, MAX_CPUS};
@@ -32,7 +32,7 @@ const MAX_THREADS: usize = 20_000;
 /// Judges every file; one that cannot be judged does not keep the others from it.
 pub(super) fn command(
     args: &AnalyzeArgs,
-    settings: &Settings,
+    settings: &AnalysisSettings,
     rules: &str,
 ) -> anyhow::Result<Outcome> {
     let rules = Rules::parse(rules)?;
@@ -59,7 +59,7 @@ pub(super) fn command(
 
 fn one(
     path: &Path,
-    (args, settings): (&AnalyzeArgs, &Settings),
+    (args, settings): (&AnalyzeArgs, &AnalysisSettings),
     allowed: &[(String, CpuSet)],
     rules: &Rules,
 ) -> anyhow::Result<Said> {
@@ -117,7 +117,7 @@ struct Said {
     threads: usize,
     cpus: usize,
     rules: Vec<&'static str>,
-    finding: Option<Finding>,
+    finding: Option<ScheduleFinding>,
     warnings: Vec<String>,
 }
 
@@ -125,7 +125,8 @@ impl Said {
     fn line(&self) -> String {
         let Self { file, facts, threads, cpus, .. } = self;
         let rules = self.rules.join(", ");
-        let result = self.finding.as_ref().map_or("no finding".to_owned(), Finding::to_string);
+        let result =
+            self.finding.as_ref().map_or("no finding".to_owned(), ScheduleFinding::to_string);
         format!(
             "{file}: {facts} facts of {threads} threads on {cpus} CPUs; rules {rules}: {result}\n"
         )
@@ -194,7 +195,7 @@ impl Chain {
 impl Cast {
     fn of(
         path: &Path,
-        (args, settings): (&AnalyzeArgs, &Settings),
+        (args, settings): (&AnalyzeArgs, &AnalysisSettings),
         allowed: &[(String, CpuSet)],
         rules: &Rules,
     ) -> anyhow::Result<Self> {
@@ -325,14 +326,14 @@ struct Judged {
     unwoken: u64,
     /// Events that were passed over, for a switch is missing near them.
     passed: u64,
-    finding: Option<Finding>,
+    finding: Option<ScheduleFinding>,
 }
 
 /// A part of the trace without losses that is being judged.
 struct Bench<'a> {
     cast: &'a Cast,
     begin: u64,
-    watch: Watch,
+    watch: RuleWatch,
     judged: Judged,
 }
 
@@ -399,14 +400,15 @@ impl<'a> Bench<'a> {
         let tasks: Vec<(usize, u32)> =
             tasks.chain((0..cast.cpus).map(|cpu| (others + cpu, 100))).collect();
         let checkers = rules.promises(cast.vms.len()).checkers(cast.vms.len(), true);
-        let watch = Watch::new(cast.cpus, &tasks, checkers);
+        let watch = RuleWatch::new(cast.cpus, &tasks, checkers);
         let mut bench = Self { cast, begin, watch, judged: Judged::default() };
         let allowed = cast.tasks.iter().zip(0..);
-        let mut facts: Vec<What> =
-            allowed.map(|((.., cpus), task)| What::Allowed { task, cpus: cpus.clone() }).collect();
+        let mut facts: Vec<FactKind> = allowed
+            .map(|((.., cpus), task)| FactKind::Allowed { task, cpus: cpus.clone() })
+            .collect();
         for cpu in 0..cast.cpus as u32 {
             let task = bench.unknown(cpu);
-            facts.extend([What::Wake { task, cpu }, What::Start { task, cpu }]);
+            facts.extend([FactKind::Wake { task, cpu }, FactKind::Start { task, cpu }]);
         }
         for what in facts {
             // These break no rule: all threads are blocked, and each CPU begins with one.
@@ -415,14 +417,14 @@ impl<'a> Bench<'a> {
         bench
     }
 
-    fn end(mut self, judged: &mut Judged) -> Result<(), Finding> {
+    fn end(mut self, judged: &mut Judged) -> Result<(), ScheduleFinding> {
         judged.add(std::mem::take(&mut self.judged));
         self.watch.end().map_err(|finding| self.dated(finding))
     }
 
     /// The finding with its time since the trace's begin instead of this part's.
-    fn dated(&self, finding: Finding) -> Finding {
-        Finding { at: finding.at + self.begin.saturating_sub(self.cast.begin), ..finding }
+    fn dated(&self, finding: ScheduleFinding) -> ScheduleFinding {
+        ScheduleFinding { at: finding.at + self.begin.saturating_sub(self.cast.begin), ..finding }
     }
 
     /// The task that runs on a CPU of which nothing is known yet.
@@ -430,12 +432,12 @@ impl<'a> Bench<'a> {
         self.cast.tasks.len() as u32 + cpu
     }
 
-    fn life(&self, task: u32) -> Life {
+    fn life(&self, task: u32) -> TaskLife {
         self.watch.picture().tasks[task as usize].life
     }
 
     /// Shows what happened to the checkers; what cannot matter is passed over.
-    fn see(&mut self, event: &Event) -> Result<(), Finding> {
+    fn see(&mut self, event: &Event) -> Result<(), ScheduleFinding> {
         let at = event.time.0.saturating_sub(self.begin);
         let index = |tid: u32| self.cast.threads.get(&tid).map(|at| *at as u32);
         match event.fact {
@@ -445,14 +447,14 @@ impl<'a> Bench<'a> {
             }
             Seen::Wakeup { tid, target, .. } => match index(tid.0) {
                 // A thread that still waits or runs is woken, too: that changes nothing.
-                Some(task) if self.life(task) == Life::Blocked => {
-                    self.tell(at, What::Wake { task, cpu: target.0 })
+                Some(task) if self.life(task) == TaskLife::Blocked => {
+                    self.tell(at, FactKind::Wake { task, cpu: target.0 })
                 }
                 _ => Ok(()),
             },
             Seen::Migrate { tid, to, .. } => match index(tid.0) {
-                Some(task) if self.life(task) == Life::Waiting => {
-                    self.tell(at, What::Move { task, cpu: to.0 })
+                Some(task) if self.life(task) == TaskLife::Waiting => {
+                    self.tell(at, FactKind::Move { task, cpu: to.0 })
                 }
                 _ => Ok(()),
             },
@@ -466,31 +468,31 @@ impl<'a> Bench<'a> {
         cpu: u32,
         (prev, left): (Option<u32>, Left),
         next: Option<u32>,
-    ) -> Result<(), Finding> {
+    ) -> Result<(), ScheduleFinding> {
         let unknown = self.unknown(cpu);
         let running = self.watch.picture().cpus.get(cpu as usize).and_then(|cpu| cpu.running);
         if running == Some(unknown) {
-            self.tell(at, What::Stop { task: unknown, cpu, blocks: true })?;
+            self.tell(at, FactKind::Stop { task: unknown, cpu, blocks: true })?;
             if let Some(task) = prev {
                 self.start(at, cpu, task)?;
             }
         }
         if let Some(task) = prev {
-            self.tell(at, What::Stop { task, cpu, blocks: left != Left::Runnable })?;
+            self.tell(at, FactKind::Stop { task, cpu, blocks: left != Left::Runnable })?;
         }
         next.map_or(Ok(()), |task| self.start(at, cpu, task))
     }
 
-    fn start(&mut self, at: u64, cpu: u32, task: u32) -> Result<(), Finding> {
-        if self.life(task) == Life::Blocked {
+    fn start(&mut self, at: u64, cpu: u32, task: u32) -> Result<(), ScheduleFinding> {
+        if self.life(task) == TaskLife::Blocked {
             let ran_before = self.watch.picture().tasks[task as usize].ran > 0;
             self.judged.unwoken += u64::from(ran_before);
-            self.tell(at, What::Wake { task, cpu })?;
+            self.tell(at, FactKind::Wake { task, cpu })?;
         }
-        self.tell(at, What::Start { task, cpu })
+        self.tell(at, FactKind::Start { task, cpu })
     }
 
-    fn tell(&mut self, at: u64, what: What) -> Result<(), Finding> {
+    fn tell(&mut self, at: u64, what: FactKind) -> Result<(), ScheduleFinding> {
         self.judged.facts += 1;
         self.watch.see(&Fact { at, what })
     }

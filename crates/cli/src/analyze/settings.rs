@@ -8,15 +8,15 @@ use crate::text::plural;
 use anyhow::Context as _;
 use instep_core::topology::Topology;
 use instep_core::units::Nanos;
-use instep_trace::analysis::Settings;
+use instep_trace::analysis::AnalysisSettings;
 use instep_trace::analysis::discover::FoundVm;
-use instep_trace::analysis::report::Report;
+use instep_trace::analysis::report::AnalysisReport;
 use instep_trace::stream::Tally;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// What the options say, none of it held against a trace yet.
-pub(super) fn of_options(args: &AnalyzeArgs) -> anyhow::Result<Settings> {
+pub(super) fn of_options(args: &AnalyzeArgs) -> anyhow::Result<AnalysisSettings> {
     let mut vms = named_vms(&args.vms)?;
     if let Some(dir) = &args.facts {
         let known = facts::read(dir)?;
@@ -24,7 +24,7 @@ pub(super) fn of_options(args: &AnalyzeArgs) -> anyhow::Result<Settings> {
     }
     let topology: Option<Topology> =
         args.topology.as_deref().map(topology_file::read).transpose()?;
-    Ok(Settings {
+    Ok(AnalysisSettings {
         vms,
         topology,
         weights: weights(&args.weights)?,
@@ -109,9 +109,9 @@ pub(super) fn ensure_begun(path: &Path, tally: &Tally) -> anyhow::Result<()> {
 
 /// Holds what the options name against what the trace has.
 pub(super) fn ensure_known(
-    report: &Report,
+    report: &AnalysisReport,
     args: &AnalyzeArgs,
-    settings: &Settings,
+    settings: &AnalysisSettings,
 ) -> anyhow::Result<()> {
     if let Some((file, topology)) = args.topology.as_ref().zip(settings.topology.as_ref()) {
         // CPUs may be off line: the highest number counts.

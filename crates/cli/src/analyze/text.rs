@@ -3,7 +3,7 @@
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_report::table::{Side, Spacing, aligned};
 use instep_trace::analysis::report::{
-    Culprit, Histogram, Occupant, Report, Sleeps, VcpuReport, VmReport,
+    AnalysedCulprit, AnalysedVcpu, AnalysedVm, AnalysisReport, Histogram, Occupant, Sleeps,
 };
 use instep_trace::analysis::time;
 use instep_trace::stream::counted;
@@ -17,7 +17,7 @@ const MAX_PASSES: usize = 5;
 const MAX_CULPRITS: usize = 4;
 
 /// Draws the report of the trace called `path`.
-pub(super) fn draw(path: &str, report: &Report, width: usize) -> String {
+pub(super) fn draw(path: &str, report: &AnalysisReport, width: usize) -> String {
     let mut out = heading(path, report, width);
     for vm in &report.vms {
         out.push('\n');
@@ -51,7 +51,7 @@ pub(super) fn draw(path: &str, report: &Report, width: usize) -> String {
     out
 }
 
-fn heading(path: &str, report: &Report, width: usize) -> String {
+fn heading(path: &str, report: &AnalysisReport, width: usize) -> String {
     let host = &report.host;
     let mut said = vec![format!("{}: {}", printable(path), host.format)];
     if let Some(name) = &host.hostname {
@@ -78,7 +78,7 @@ fn heading(path: &str, report: &Report, width: usize) -> String {
 }
 
 /// `3 lost`, and at how many places nobody knows how many.
-fn lost(report: &Report) -> String {
+fn lost(report: &AnalysisReport) -> String {
     match (report.lost, report.trace.lost_places) {
         (lost, 0) => format!("{lost} lost"),
         (0, places) => format!("an unknown number lost at {}", plural(places as usize, "place")),
@@ -88,13 +88,13 @@ fn lost(report: &Report) -> String {
     }
 }
 
-fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {
+fn draw_vm(out: &mut String, vm: &AnalysedVm, report: &AnalysisReport, width: usize) {
     let pid = vm.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
     let name = shortened(&printable(&vm.name), width / 2);
     let _ = writeln!(out, "{name}{pid}, {}", plural(vm.vcpus.len(), "vCPU"));
     let part =
         |of: Option<u64>| or_dash(of.map(|of| format!("{}%", percent(of, report.duration_ns))));
-    let row = |vcpu: &VcpuReport| {
+    let row = |vcpu: &AnalysedVcpu| {
         let times = [vcpu.run_ns, vcpu.steal_ns, vcpu.throttled_ns, vcpu.blocked_ns];
         let first = [vcpu.index.to_string(), vcpu.tid.to_string()];
         let times_then_moves = times.map(|ns| or_dash(ns.map(time))).into_iter();
@@ -109,7 +109,8 @@ fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {
     let spacing = Spacing { indent: 2, gap: 1 };
     out.push_str(&aligned(&head.map(|title| (title, Side::Right)), &rows, spacing));
     if let Some(rest) = vm.vcpus.get(MAX_ROWS..).filter(|rest| !rest.is_empty()) {
-        let sum = |of: fn(&VcpuReport) -> Option<u64>| -> u64 { rest.iter().filter_map(of).sum() };
+        let sum =
+            |of: fn(&AnalysedVcpu) -> Option<u64>| -> u64 { rest.iter().filter_map(of).sum() };
         let _ = writeln!(
             out,
             "  {} more: run {}, steal {}, throttled {}, blocked {} (--json lists each)",
@@ -126,7 +127,7 @@ fn draw_vm(out: &mut String, vm: &VmReport, report: &Report, width: usize) {
 }
 
 /// What is said of a VM below its table.
-fn lines(vm: &VmReport, report: &Report) -> Vec<String> {
+fn lines(vm: &AnalysedVm, report: &AnalysisReport) -> Vec<String> {
     let mut lines = vec![format!(
         "stacking {}, co-run {}, skew up to {}",
         or_dash(vm.stacking.map(|part| format!("{:.1} %", part * 100.0))),
@@ -162,12 +163,12 @@ fn lines(vm: &VmReport, report: &Report) -> Vec<String> {
     lines
 }
 
-fn culprits(vm: &VmReport) -> Option<String> {
+fn culprits(vm: &AnalysedVm) -> Option<String> {
     let all: u64 = vm.culprits.iter().map(|culprit| culprit.ns).sum();
     if all == 0 {
         return None;
     }
-    let own = |culprit: &Culprit| match culprit.who {
+    let own = |culprit: &AnalysedCulprit| match culprit.who {
         Occupant::Siblings => "its own siblings".to_owned(),
         _ => printable(&culprit.name),
     };
@@ -188,8 +189,8 @@ fn culprits(vm: &VmReport) -> Option<String> {
 
 /// Who ran while whom waited: a row for each VM that waited, a column for each of those who took
 /// the most. Nothing with one VM, whose own line says it all.
-fn matrix(out: &mut String, report: &Report, width: usize) {
-    let rows: Vec<&VmReport> =
+fn matrix(out: &mut String, report: &AnalysisReport, width: usize) {
+    let rows: Vec<&AnalysedVm> =
         report.vms.iter().filter(|vm| !vm.culprits.is_empty()).take(MAX_ROWS).collect();
     if rows.len() < 2 {
         return;
@@ -218,7 +219,7 @@ fn matrix(out: &mut String, report: &Report, width: usize) {
     }
 }
 
-fn woken(vm: &VmReport) -> Option<String> {
+fn woken(vm: &AnalysedVm) -> Option<String> {
     let table = &vm.wakeups;
     let kinds = [
         ("siblings", table.sibling),
@@ -259,7 +260,7 @@ fn spread(what: &str, histogram: &Histogram) -> Option<String> {
 }
 
 /// Halts, and how many of them KVM ended while it polled.
-fn halts(vm: &VmReport) -> Option<String> {
+fn halts(vm: &AnalysedVm) -> Option<String> {
     let halts = vm.halts.as_ref().filter(|halts| halts.count > 0)?;
     Some(format!(
         "{}; {} ended while KVM polled, {} in all, which counts as running",
@@ -270,7 +271,7 @@ fn halts(vm: &VmReport) -> Option<String> {
 }
 
 /// How often siblings held it up, and when first.
-fn held_up(vm: &VmReport, report: &Report) -> Option<String> {
+fn held_up(vm: &AnalysedVm, report: &AnalysisReport) -> Option<String> {
     let held = &vm.held_up;
     let at = |ns: &u64| format!("{:.2}s", *ns as f64 / 1e9);
     let mut times: Vec<String> = held.times_ns.iter().take(MAX_PASSES).map(at).collect();
@@ -288,7 +289,7 @@ fn held_up(vm: &VmReport, report: &Report) -> Option<String> {
     })
 }
 
-fn moves(vm: &VmReport) -> Option<String> {
+fn moves(vm: &AnalysedVm) -> Option<String> {
     let moves = &vm.moves;
     if moves.total() == 0 {
         return None;

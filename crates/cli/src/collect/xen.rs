@@ -5,7 +5,7 @@ use crate::args::CollectArgs;
 use crate::text::plural;
 use crate::{Outcome, print, print_json, tell};
 use instep_xen::Source;
-use instep_xen::copy::{Files, take, write};
+use instep_xen::copy::{CopiedFiles, take, write};
 use instep_xen::scan::{Depth, scan};
 
 /// Copies this host.
@@ -13,7 +13,7 @@ pub(super) fn command(args: &CollectArgs, source: &Source) -> anyhow::Result<Out
     let (before, _) = take(source, false)?;
     std::thread::sleep(args.interval);
     let (after, warnings) = take(source, true)?;
-    let copies: [(&str, &Files); 2] = [("before", &before), ("after", &after)];
+    let copies: [(&str, &CopiedFiles); 2] = [("before", &before), ("after", &after)];
     let files = write(&args.dir, &copies)?;
     let dir = args.dir.as_path();
     let copied = scan(&Source::Copy(dir.join("after")), Depth::Full)?;

@@ -85,7 +85,7 @@ fn lost(vm: &Vm, here: &Topology, there: &CpuSet) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_core::policy::{PolicyName, Settings, decide};
+    use instep_core::policy::{PolicyName, PolicySettings, decide};
     use instep_xen::scan::{Depth, scan};
     use instep_xen::{Source, rates};
     use std::path::Path;
@@ -107,7 +107,7 @@ mod tests {
         assert!(lost[0].starts_with("four: its affinity of CPUs 2-5 does not survive"), "{lost:?}");
         assert_eq!(there.topology.nodes().len(), 2);
         assert!(there.vms.iter().all(|vm| vm.allowed().to_string() == "0-7"));
-        let settings = Settings { policy: PolicyName::Bind, ..Settings::default() };
+        let settings = PolicySettings { policy: PolicyName::Bind, ..PolicySettings::default() };
         let decision = without_moves(decide(&there, &settings));
         assert!(!decision.actions.is_empty());
         assert!(decision.conflicts.is_empty());

@@ -1,6 +1,6 @@
 //! A profile as one page that needs no network: parallelism over time, speedup curve, potential.
 
-use super::report::Report;
+use super::report::ProfileReport;
 use super::text;
 use serde::Serialize;
 
@@ -8,13 +8,13 @@ const PAGE: &str = include_str!("page.html");
 
 #[derive(Serialize)]
 struct Data<'a> {
-    report: &'a Report,
+    report: &'a ProfileReport,
     kind: String,
     advice: Vec<String>,
 }
 
 /// The page.
-pub(super) fn page(report: &Report) -> anyhow::Result<String> {
+pub(super) fn page(report: &ProfileReport) -> anyhow::Result<String> {
     let data = Data { report, kind: text::kind(report), advice: text::advice(report) };
     crate::page::filled(PAGE, &data)
 }

@@ -47,7 +47,7 @@ fn seen(second: u64) -> Seen {
 }
 
 /// A profile with all that a page can show.
-pub(in super::super) fn full() -> Report {
+pub(in super::super) fn full() -> ProfileReport {
     let mut report =
         report::new("a program <with> & its arguments".to_owned(), &seen(24), Milli(500), PERIOD);
     let profile = |run: u64| Profile::of(&seen(run).watched, Milli(500), PERIOD);
@@ -65,7 +65,7 @@ pub(in super::super) fn full() -> Report {
     report
 }
 
-fn held(name: &str, report: &Report) {
+fn held(name: &str, report: &ProfileReport) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("p.html");
     std::fs::write(&file, page(report).unwrap()).unwrap();

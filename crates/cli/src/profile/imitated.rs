@@ -1,7 +1,7 @@
 //! The simulator scenario of what was profiled: the simulator, which is in `instep-lab`, tries a synthetic program
 //! of the same features and writes the scenario.
 
-use super::report::{Report, fraction};
+use super::report::{ProfileReport, fraction};
 use anyhow::Context as _;
 use instep_cli::imitation::{COMMAND, Imitated, Wanted};
 use instep_cli::programs::{LABORATORY, find};
@@ -16,7 +16,7 @@ pub(super) fn simulator() -> anyhow::Result<PathBuf> {
 }
 
 /// The scenario's text. The report gets what the simulator makes of the program.
-pub(super) fn of(report: &mut Report, simulator: &Path) -> anyhow::Result<String> {
+pub(super) fn of(report: &mut ProfileReport, simulator: &Path) -> anyhow::Result<String> {
     let program = Behaviour::of(&report.exact);
     if matches!(program, Behaviour::Barrier { spins: true, .. }) {
         report.warnings.push(

@@ -22,7 +22,7 @@ use instep_core::units::{Milli, Nanos};
 use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner};
 use instep_host::profile::counters;
-pub(crate) use report::Report;
+pub(crate) use report::ProfileReport;
 use report::{Counted, Place, Point};
 use std::path::{Path, PathBuf};
 use watch::{Seen, Watcher};
@@ -94,7 +94,7 @@ fn of_command(
     args: &ProfileArgs,
     period: Nanos,
     topology: &Topology,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<ProfileReport> {
     let words = &args.command;
     let name = words.join(" ");
     let template = words.iter().any(|word| word.contains(THREADS));
@@ -125,7 +125,7 @@ fn places(
     name: &str,
     period: Nanos,
     topology: &Topology,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<ProfileReport> {
     let table = counters::choose(&Root::live());
     watcher.events = table.as_ref().ok().cloned();
     let (mut places, mut runs) = (Vec::<Place>::new(), Vec::new());
@@ -161,7 +161,7 @@ fn curve(
     args: &ProfileArgs,
     name: &str,
     period: Nanos,
-) -> anyhow::Result<Report> {
+) -> anyhow::Result<ProfileReport> {
     let mut counts = args.threads.clone();
     counts.sort_unstable();
     counts.dedup();
@@ -187,7 +187,12 @@ fn curve(
 }
 
 /// Finds the VM and watches its vCPUs.
-fn of_vm(watcher: &Watcher, name: &str, share: Milli, period: Nanos) -> anyhow::Result<Report> {
+fn of_vm(
+    watcher: &Watcher,
+    name: &str,
+    share: Milli,
+    period: Nanos,
+) -> anyhow::Result<ProfileReport> {
     let mut options = ScanOptions::once();
     options.memory.enabled = false;
     let scan = Scanner::new(Root::live(), options).scan()?;

@@ -7,7 +7,7 @@ use instep_cli::imitation::Imitation;
 use instep_core::policy::PolicyName;
 use instep_core::profile::advice::{Advice, CoScheduling};
 use instep_core::profile::placing::Run;
-use instep_core::profile::{HARDLY_ACTIVE, Kind, Profile, Watched, potential};
+use instep_core::profile::{ApplicationKind, HARDLY_ACTIVE, Profile, Watched, potential};
 use instep_core::topology::Topology;
 use instep_core::units::{Milli, Nanos};
 use instep_host::profile::counters::NAMES;
@@ -27,7 +27,7 @@ const MAX_SERIES: usize = 4000;
 /// Schema `instep.profile/1`. Fractions are 0 to 1; a field that is not known is null.
 #[derive(JsonSchema, Serialize)]
 #[schemars(rename = "Profile")]
-pub(crate) struct Report {
+pub(crate) struct ProfileReport {
     #[schemars(extend("const" = "instep.profile/1"))]
     pub(super) schema: &'static str,
     /// The command, process or VM.
@@ -46,7 +46,7 @@ pub(crate) struct Report {
     pub(super) levels_ns: Vec<u64>,
     /// Empty without advice.
     pub(super) potential: Vec<Bound>,
-    /// Null for who is hardly active, too brief or was kept from CPUs; then [`Report::no_advice`] says why.
+    /// Null for who is hardly active, too brief or was kept from CPUs; then [`ProfileReport::no_advice`] says why.
     pub(super) advice: Option<Advised>,
     pub(super) no_advice: Option<String>,
     pub(super) curve: Vec<Point>,
@@ -165,7 +165,7 @@ pub(super) struct Counted {
 pub(super) const BRIEF: Nanos = Nanos(100_000_000);
 
 /// What was seen as a report.
-pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Report {
+pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> ProfileReport {
     let watched = &seen.watched;
     let (mut profile, mut advice) = judged(watched, share, period);
     // Who is hardly active with all its waits lost nothing that matters.
@@ -198,7 +198,7 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Rep
         warnings.push(format!("the command failed: {ended}"));
     }
     warnings.extend(taken.filter(|taken| taken.part.0 > DISTURBED).map(|taken| taken.warning()));
-    Report {
+    ProfileReport {
         schema: "instep.profile/1",
         what,
         vcpu_tids: Vec::new(),
@@ -321,7 +321,7 @@ fn numbers(profile: &Profile, why_no_busy_waiting: Option<&'static str>) -> Numb
         efficiency: fraction(profile.efficiency),
         speedup: fraction(profile.speedup()),
         slice_ns: profile.slice.0,
-        kind: profile.kind.map(Kind::number),
+        kind: profile.kind.map(ApplicationKind::number),
     }
 }
 
@@ -389,7 +389,7 @@ impl Place {
     }
 }
 
-impl Report {
+impl ProfileReport {
     /// Advises a placement policy by the runs of each place on this machine.
     pub(super) fn place(&mut self, runs: &[Run], topology: &Topology) {
         let whose = placing::Whose {
@@ -444,7 +444,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     /// Two threads and a third that waits for them on two CPUs of which others had this many seconds.
-    fn report(others: u64, wait: u64) -> Report {
+    fn report(others: u64, wait: u64) -> ProfileReport {
         let thread = |run| ThreadSum { seen: (0, 0), run: Nanos(run) };
         let run = Nanos(2 * SECOND);
         let watched = Watched {
@@ -474,7 +474,7 @@ mod tests {
         assert!(own.warnings.is_empty() && own.advice.is_some() && own.profile.kind.is_some());
     }
 
-    fn curve(first: u32, times: &[(u32, u64)]) -> Report {
+    fn curve(first: u32, times: &[(u32, u64)]) -> ProfileReport {
         let point = |(threads, ms): &(u32, u64)| Point {
             threads: *threads,
             elapsed_ns: ms * SECOND / 1000,
@@ -492,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_speedup_is_against_one_thread_and_there_is_none_of_what_runs_for_a_time() {
-        let speedups = |report: &Report| -> Vec<Option<f64>> {
+        let speedups = |report: &ProfileReport| -> Vec<Option<f64>> {
             report.curve.iter().map(|point| point.speedup).collect()
         };
         let one = curve(1, &[(2, 500), (4, 2000)]);

@@ -2,7 +2,7 @@
 //! advice.
 
 use super::placing;
-use super::report::{BRIEF, Bound, Place, Point, Report};
+use super::report::{BRIEF, Bound, Place, Point, ProfileReport};
 use crate::text::{indented, plural, printable, wrapped};
 use instep_core::profile::HARDLY_ACTIVE;
 use instep_core::profile::advice::CoScheduling;
@@ -16,7 +16,7 @@ const SPACING: Spacing = Spacing { indent: 2, gap: 1 };
 const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws the report for a terminal of `width` columns.
-pub(super) fn draw(report: &Report, width: usize) -> String {
+pub(super) fn draw(report: &ProfileReport, width: usize) -> String {
     let mut text = indented(&wrapped(&printable(&report.what), width), 0);
     let numbers = &report.profile;
     let how = match report.source {
@@ -48,7 +48,7 @@ pub(super) fn draw(report: &Report, width: usize) -> String {
 }
 
 /// The advice in words, with its numbers.
-pub(super) fn advice(report: &Report) -> Vec<String> {
+pub(super) fn advice(report: &ProfileReport) -> Vec<String> {
     let numbers = &report.profile;
     let Some((advice, exact)) = report.advice.as_ref().zip(report.advised.as_ref()) else {
         return report.no_advice.iter().map(|why| format!("none: {why}")).collect();
@@ -103,7 +103,7 @@ pub(super) fn advice(report: &Report) -> Vec<String> {
 }
 
 /// The type, or that there is none.
-pub(super) fn kind(report: &Report) -> String {
+pub(super) fn kind(report: &ProfileReport) -> String {
     let none = || {
         let why = if report.exact.elapsed < BRIEF {
             "too brief"
@@ -117,7 +117,7 @@ pub(super) fn kind(report: &Report) -> String {
     report.exact.kind.map_or_else(none, |kind| kind.to_string())
 }
 
-fn co_scheduling(report: &Report, together: CoScheduling) -> String {
+fn co_scheduling(report: &ProfileReport, together: CoScheduling) -> String {
     let numbers = &report.profile;
     let waiting = percent(numbers.busy_waiting.unwrap_or(0.0));
     let blocks = format!("{:.0} blocks a second", numbers.blocks_per_s);
@@ -148,7 +148,7 @@ fn co_scheduling(report: &Report, together: CoScheduling) -> String {
     }
 }
 
-fn features(text: &mut String, report: &Report, width: usize) {
+fn features(text: &mut String, report: &ProfileReport, width: usize) {
     let numbers = &report.profile;
     let typed = report.exact.kind.is_some();
     // Who has no type is neither high nor low.
@@ -205,7 +205,7 @@ fn features(text: &mut String, report: &Report, width: usize) {
 }
 
 /// One line of bars: how many threads were active.
-fn over_time(report: &Report, width: usize) -> String {
+fn over_time(report: &ProfileReport, width: usize) -> String {
     let columns = report.series.len().min(width - 4).max(1);
     let threads = f64::from(report.profile.threads);
     let mut bars = String::new();
@@ -222,7 +222,7 @@ fn over_time(report: &Report, width: usize) -> String {
     format!("\nActive threads over {span}, full height {threads}\n  {bars}\n")
 }
 
-fn bounds(report: &Report) -> String {
+fn bounds(report: &ProfileReport) -> String {
     if report.potential.is_empty() {
         return String::new();
     }
@@ -241,7 +241,7 @@ fn bounds(report: &Report) -> String {
         + &aligned(&head, &rows, SPACING)
 }
 
-fn curve(report: &Report) -> String {
+fn curve(report: &ProfileReport) -> String {
     if report.curve.is_empty() {
         return String::new();
     }
@@ -260,7 +260,7 @@ fn curve(report: &Report) -> String {
     "\nSpeedup\n".to_owned() + &aligned(&head.map(|title| (title, Side::Right)), &rows, SPACING)
 }
 
-fn places(report: &Report) -> String {
+fn places(report: &ProfileReport) -> String {
     let Some(first) = report.places.first() else { return String::new() };
     let row = |place: &Place| {
         vec![

@@ -5,8 +5,8 @@ use anyhow::Context;
 use instep_core::idset::CpuSet;
 use instep_core::profile::Watched;
 use instep_core::units::{Id, Milli, Nanos, Tid};
-use instep_host::profile::counters::{self, Table};
-use instep_host::profile::{Counters, PauseCounters, Target, Tracer, Watch, watch};
+use instep_host::profile::counters::{self, CounterTable};
+use instep_host::profile::{Counters, PauseCounters, Target, ThreadWatch, Tracer, watch};
 use instep_host::{Root, system};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::process::ExitStatus;
@@ -45,7 +45,7 @@ pub(super) struct Watcher {
     /// Whether the kernel may be asked for context switches.
     pub(super) trace: bool,
     /// Hardware events to count of a command.
-    pub(super) events: Option<Table>,
+    pub(super) events: Option<CounterTable>,
     stop: Arc<AtomicBool>,
 }
 
@@ -88,7 +88,7 @@ impl Watcher {
         let tracer = || Tracer::of_command(pid, online.iter().map(Id::raw));
         let mut tracer = self.traced(tracer, &mut warnings);
         let mut counters = self.counters(pid, &mut warnings);
-        let mut watch = Watch::new(Target::Descendants(own));
+        let mut watch = ThreadWatch::new(Target::Descendants(own));
         watch.take_sample();
         launched.go()?;
         let begun = Instant::now();
@@ -166,7 +166,7 @@ impl Watcher {
             Target::Process(pid) => Some(*pid),
             _ => None,
         };
-        let mut watch = Watch::new(target);
+        let mut watch = ThreadWatch::new(target);
         let mut traced = watch.take_sample().threads;
         let begun = Instant::now();
         let mut next = begun;
@@ -191,7 +191,7 @@ impl Watcher {
     fn finish(
         &self,
         mut watched: Watched,
-        watch: &Watch,
+        watch: &ThreadWatch,
         tracer: Option<Tracer>,
         mut warnings: Vec<String>,
         used: Option<Nanos>,

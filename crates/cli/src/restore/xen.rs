@@ -4,7 +4,7 @@ use super::RestoreJson;
 use crate::args::RestoreArgs;
 use crate::{Outcome, print, print_json, tell};
 use instep_agent::run::lock_journal;
-use instep_agent::xen::{restore, told};
+use instep_agent::xen::{describe_restore, restore};
 use instep_host::apply::StateDir;
 use instep_xen::Source;
 use instep_xen::apply::Journal;
@@ -50,7 +50,7 @@ pub(super) fn command(
         print(&format!("Nothing to restore in {}.\n", state.path().display()))?;
         return Ok(outcome);
     }
-    let mut lines = told(&report).into_iter();
+    let mut lines = describe_restore(&report).into_iter();
     print(&format!("{}.\n", lines.next().unwrap_or_default()))?;
     for line in lines {
         print(&format!("  {line}\n"))?;

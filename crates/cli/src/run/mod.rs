@@ -9,7 +9,7 @@ use crate::args::{Hypervisor, PolicyArgs, RunArgs};
 use crate::observe::{journal, state_dir};
 use crate::{Outcome, guard, hypervisor};
 use instep_agent::config::{Config, ConfigError};
-use instep_agent::run::{Ended, Events, Hands, Options, Sink, run, told};
+use instep_agent::run::{Ended, Events, Hands, RunOptions, Sink, describe_restore, run};
 use instep_kernel::Mode;
 use output::Output;
 use std::cell::Cell;
@@ -80,10 +80,10 @@ fn place(
         Ok(config)
     };
     let reload = args.policy.config.is_some().then_some(&mut reload as &mut dyn FnMut() -> _);
-    let options = Options { config, reload, once: args.once, hands, guardian, events };
+    let options = RunOptions { config, reload, once: args.once, hands, guardian, events };
     let Ended { failed, restored: report } = run(options, sink)?;
     if let Some(report) = &report {
-        told(report).iter().for_each(|line| sink.notice(line));
+        describe_restore(report).iter().for_each(|line| sink.notice(line));
     }
     let complete = report.is_none_or(|report| report.is_complete());
     Ok(if failed == 0 && complete { Outcome::Fine } else { Outcome::Finding })

@@ -8,7 +8,7 @@ use crate::hypervisor::journal;
 use crate::observe::state_dir;
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::run::{Events, Sink};
-use instep_agent::xen::{Ended, Options, run, told};
+use instep_agent::xen::{Ended, XenRunOptions, describe_restore, run};
 use instep_kernel::Mode;
 use instep_xen::Source;
 use std::cell::Cell;
@@ -42,10 +42,10 @@ pub(super) fn place(
     };
     let reload = args.policy.config.is_some().then_some(&mut reload as &mut dyn FnMut() -> _);
     let once = args.once;
-    let options = Options { config, reload, once, state, known, guardian, events, source };
+    let options = XenRunOptions { config, reload, once, state, known, guardian, events, source };
     let Ended { failed, restored } = run(options, sink)?;
     if let Some(report) = &restored {
-        told(report).iter().for_each(|line| sink.notice(line));
+        describe_restore(report).iter().for_each(|line| sink.notice(line));
     }
     let complete = restored.is_none_or(|report| report.is_complete());
     Ok(if failed == 0 && complete { Outcome::Fine } else { Outcome::Finding })

@@ -6,7 +6,7 @@ use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, gone, read};
 use instep_core::units::NodeId;
 use instep_core::wording::Count;
 use instep_kernel::probe::State;
-use instep_kernel::{Mode, Plan, Probe, plan};
+use instep_kernel::{LoadPlan, Mode, Probe, plan};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -116,8 +116,8 @@ impl DispatchJson {
 fn untold(kernel: &Probe) -> String {
     // VMs are not looked at here, so their cookies are not known.
     match plan(Mode::Auto, kernel, plan::BUILT, true) {
-        Plan::Load => format!("{UNTOLD}; `instep run --dispatch auto` would load Instep's"),
-        Plan::Stay(why) | Plan::Busy(why) => {
+        LoadPlan::Load => format!("{UNTOLD}; `instep run --dispatch auto` would load Instep's"),
+        LoadPlan::Stay(why) | LoadPlan::Busy(why) => {
             format!("{UNTOLD}; `instep run --dispatch auto` would not load Instep's: {why}")
         }
     }

@@ -8,7 +8,7 @@ use instep_agent::vm_settings::Chosen;
 use instep_core::snapshot::{Vcpu, Vm};
 use instep_core::units::{Milli, Nanos, NodeId};
 use instep_report::table::{Side, Spacing, aligned};
-use instep_xen::scan::Moment;
+use instep_xen::scan::ScanTime;
 use std::time::SystemTime;
 
 /// More vCPUs than this on a host are only listed when asked for.
@@ -101,7 +101,7 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
     if let Some(seen) = &observed.xen {
         let home = home.map_or_else(|| "home open".to_owned(), |node| format!("home node {node}"));
         let facts = seen.scan.by_id(vm.id.0);
-        let is_live = matches!(seen.scan.at, Moment::Live(_));
+        let is_live = matches!(seen.scan.at, ScanTime::Live(_));
         let memory = match vm.memory_total().0 {
             0 if is_live => "memory unknown (--memory asks Xen for it)".to_owned(),
             _ => memory(vm),

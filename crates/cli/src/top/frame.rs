@@ -4,8 +4,8 @@
 //! CPU is the same are stacked or were there one after the other. Co-run is known only of VMs that
 //! somebody traces or Instep's own scheduler runs.
 
-use instep_agent::published::{Moment, MomentVcpu, MomentVm};
-use instep_core::profile::{HARDLY_ACTIVE, Kind};
+use instep_agent::published::{MomentVcpu, MomentVm, PublishedCycle};
+use instep_core::profile::{ApplicationKind, HARDLY_ACTIVE};
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Bytes, CpuId, Milli, Nanos, NodeId, Tid, VmId};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ pub(super) struct VmRow {
     pub(super) locality: Option<Milli>,
     /// Where it is known.
     pub(super) co_run: Option<Milli>,
-    pub(super) kind: Option<Kind>,
+    pub(super) kind: Option<ApplicationKind>,
     /// CPUs with two or more of its busy vCPUs.
     pub(super) stacked: usize,
     /// Its busy vCPUs that share a core with another busy vCPU.
@@ -126,8 +126,8 @@ impl Frame {
     }
 
     /// The frame of a moment of the history. Types of VMs are not known of it.
-    pub(super) fn of_moment(moment: Moment) -> Self {
-        let Moment { at_ms, changes, host } = moment;
+    pub(super) fn of_moment(moment: PublishedCycle) -> Self {
+        let PublishedCycle { at_ms, changes, host } = moment;
         let mut on: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
         for (place, vm) in host.vms.iter().enumerate() {
             let demand = |vcpu: &MomentVcpu| vcpu.used_milli.0.saturating_add(vcpu.delay_milli.0);
@@ -312,7 +312,7 @@ fn locality(memory: &BTreeMap<NodeId, Bytes>, vcpus: &[VcpuRow]) -> Option<Milli
 
 /// The type (systems.md, 5) by the vCPUs' demand and blocks; `None` for idle VMs and where blocks
 /// are not known.
-fn kind(snapshot: &Snapshot, extra: &Extra, vm: &Vm) -> Option<Kind> {
+fn kind(snapshot: &Snapshot, extra: &Extra, vm: &Vm) -> Option<ApplicationKind> {
     let demand = vm.demand(snapshot.window);
     if demand < HARDLY_ACTIVE {
         return None;
@@ -322,7 +322,7 @@ fn kind(snapshot: &Snapshot, extra: &Extra, vm: &Vm) -> Option<Kind> {
     let blocks: u64 = blocks?.iter().sum();
     let between = vm.busy().0.checked_div(blocks).map(Nanos);
     let threads = u32::try_from(vm.vcpus.len()).unwrap_or(u32::MAX);
-    Some(Kind::of(demand, threads, between, SLICE))
+    Some(ApplicationKind::of(demand, threads, between, SLICE))
 }
 
 #[cfg(test)]
@@ -390,7 +390,10 @@ pub(super) mod tests {
         let kinds = |blocks: &[u64]| {
             frame(host(), vms(), blocks).vms.iter().map(|vm| vm.kind).collect::<Vec<_>>()
         };
-        assert_eq!(kinds(&[5, 5000]), [Some(Kind::HighLow), Some(Kind::LowHigh)]);
+        assert_eq!(
+            kinds(&[5, 5000]),
+            [Some(ApplicationKind::HighLow), Some(ApplicationKind::LowHigh)]
+        );
         assert_eq!(kinds(&[]), [None, None]);
     }
 }

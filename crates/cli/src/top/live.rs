@@ -8,7 +8,7 @@ use crate::hypervisor;
 use crate::observe::{observe, root};
 use instep_agent::config::Config;
 use instep_agent::observe::{Observation, Observer};
-use instep_agent::xen::{Known, Look, Memory, look};
+use instep_agent::xen::{DomainObservation, Known, Memory, observe_domains};
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Nanos, Tid, VmId};
 use instep_host::Root;
@@ -47,7 +47,7 @@ struct Traced {
 enum Source {
     Host(Box<Observer>),
     /// A Xen host, and the look that the next window begins with.
-    Xen(instep_xen::Source, Box<instep_xen::Scan>),
+    Xen(instep_xen::Source, Box<instep_xen::XenScan>),
     Copy(Box<Snapshot>, Extra),
 }
 
@@ -104,14 +104,14 @@ impl Live {
             Source::Copy(snapshot, extra) => return Ok(Frame::new(snapshot, extra)),
             Source::Xen(xen, before) => {
                 let known = Known { before: Some(before), ..Known::default() };
-                let Look { snapshot, scan, .. } =
-                    look(xen, Depth::Full, &known, &mut Memory::new())?;
+                let DomainObservation { snapshot, scan, .. } =
+                    observe_domains(xen, Depth::Full, &known, &mut Memory::new())?;
                 scan.warnings.iter().for_each(|warning| note(&mut self.warnings, warning));
                 **before = scan;
                 return Ok(Frame::new(&snapshot, &Extra::default()));
             }
             Source::Host(observer) => {
-                let Observation { snapshot, scan } = observer.look(None, None)?;
+                let Observation { snapshot, scan } = observer.observe(None, None)?;
                 scan.warnings.iter().for_each(|warning| note(&mut self.warnings, warning));
                 observer.continue_from(scan);
                 snapshot

@@ -9,7 +9,7 @@ use crate::args::{TopArgs, When};
 use crate::text::{escaped_json, printable};
 use crate::{Outcome, print, tell};
 use anyhow::Context as _;
-use instep_agent::published::{Moment, history_dir};
+use instep_agent::published::{PublishedCycle, history_dir};
 use instep_history::Cursor;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ impl Replay {
 
     fn frame(&self) -> anyhow::Result<Frame> {
         let moment = self.cursor.moment().context("the history is empty")?;
-        let parsed = Moment::parse(moment.line).map_err(|error| {
+        let parsed = PublishedCycle::parse(moment.line).map_err(|error| {
             anyhow::anyhow!(
                 "a record of the history cannot be read: {}",
                 printable(&error.to_string())
@@ -120,7 +120,7 @@ impl Replay {
             self.cursor.moment().filter(|it| to.is_none_or(|to| it.at_ms <= to))
         {
             match std::str::from_utf8(moment.line) {
-                Ok(line) if Moment::parse(moment.line).is_ok() => {
+                Ok(line) if PublishedCycle::parse(moment.line).is_ok() => {
                     writeln!(out, "{}", escaped_json(line))?
                 }
                 _ => wrong += 1,

@@ -2,11 +2,11 @@
 
 use super::{IDLE, ONE, OTHER, TWO, analyze, events, made, schedule};
 use crate::common::{instep, list, text};
-use instep_madehost::trace::{What, perf_file};
+use instep_madehost::trace::{TracepointFields, perf_file};
 
 #[test]
 fn recorded_schedules_are_held_against_rules_and_each_breach_is_found() {
-    use What::{Switch, Wakeup};
+    use TracepointFields::{Switch, Wakeup};
     let tell = "--vm=a=11,12";
     let sleeps = 1;
     let sound = vec![
@@ -18,7 +18,7 @@ fn recorded_schedules_are_held_against_rules_and_each_breach_is_found() {
         (13, 1, Switch(IDLE, OTHER, 0)),
         (300, 0, Switch(ONE, IDLE, sleeps)),
     ];
-    let with = |at: usize, moment: (u64, u32, What)| {
+    let with = |at: usize, moment: (u64, u32, TracepointFields)| {
         let mut broken = sound.clone();
         broken[at] = moment;
         broken
@@ -67,7 +67,7 @@ fn recorded_schedules_are_held_against_rules_and_each_breach_is_found() {
 
 #[test]
 fn a_sound_schedule_of_which_a_switch_is_missing_is_not_accused() {
-    use What::{Switch, Wakeup};
+    use TracepointFields::{Switch, Wakeup};
     let sleeps = 1;
     let whole = vec![
         (0, 0, Switch(ONE, TWO, 0)),
@@ -79,7 +79,7 @@ fn a_sound_schedule_of_which_a_switch_is_missing_is_not_accused() {
         (22, 1, Switch(IDLE, OTHER, 0)),
         (30, 0, Switch(TWO, ONE, 0)),
     ];
-    let ran = |moments: &[(u64, u32, What)]| {
+    let ran = |moments: &[(u64, u32, TracepointFields)]| {
         let (_dir, path) = schedule(moments);
         analyze(&path, &["--vm=a=11,12", "--vm=b=21", "--check"])
     };

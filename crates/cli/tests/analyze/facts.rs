@@ -4,7 +4,7 @@ use super::{analyze, made};
 use crate::common::{list, text};
 use crate::traces::shared;
 use instep_core::units::{Bytes, NodeId};
-use instep_madehost::trace::{Moment, What, dat_6};
+use instep_madehost::trace::{MadeEvent, TracepointFields, dat_6};
 use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
 use serde_json::Value;
 use std::path::Path;
@@ -34,8 +34,14 @@ fn trace(threads: &[Vec<u32>]) -> Vec<u8> {
         for turn in 0..50 {
             let at = 1_000_000 + turn * 2_000_000;
             let mut push = |time, from: (u32, &'static str), to| {
-                let what = What::Switch(from, to, 0);
-                events.push(Moment { time, cpu: cpu as u32, current: (from.0, 0), flags: 0, what });
+                let what = TracepointFields::Switch(from, to, 0);
+                events.push(MadeEvent {
+                    time,
+                    cpu: cpu as u32,
+                    current: (from.0, 0),
+                    flags: 0,
+                    what,
+                });
             };
             push(at, thread, KWORKER);
             push(at + 1_000_000, KWORKER, thread);

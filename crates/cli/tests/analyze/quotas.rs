@@ -2,7 +2,7 @@
 
 use super::common::{list, text};
 use super::{analyze, events, made, recorded};
-use instep_madehost::trace::{Moment, What, perf_file};
+use instep_madehost::trace::{MadeEvent, TracepointFields, perf_file};
 use instep_trace::rec::{End, Head, Throttled};
 use serde_json::Value;
 
@@ -84,10 +84,10 @@ fn turns() -> Vec<u8> {
     for turn in 0..48u64 {
         let at = 1_000_000 + turn * 10_000_000;
         let mut push = |time, current, what| {
-            events.push(Moment { time, cpu: 0, current, flags: 0, what });
+            events.push(MadeEvent { time, cpu: 0, current, flags: 0, what });
         };
-        push(at, (11, 10), What::Switch(one, two, 0));
-        push(at + 5_000_000, (21, 20), What::Switch(two, one, 0));
+        push(at, (11, 10), TracepointFields::Switch(one, two, 0));
+        push(at + 5_000_000, (21, 20), TracepointFields::Switch(two, one, 0));
     }
     perf_file(&events, 20)
 }

@@ -3,15 +3,15 @@
 use super::browser::rendered;
 use super::{ONE, OTHER, TWO, analyze, made};
 use crate::common::{Ran, instep, list};
-use instep_madehost::trace::{Moment, What, perf_file};
+use instep_madehost::trace::{MadeEvent, TracepointFields, perf_file};
 use instep_madehost::{HostSpec, MadeHost};
 
 const IDLE: (u32, &str) = (0, "swapper");
 const WORKER: (u32, &str) = (5, "kworker/0:0");
 
-fn ran(moments: Vec<(u64, u32, What)>, options: &[&str]) -> Ran {
-    let of = |(time, cpu, what)| Moment { time, cpu, current: (0, 0), flags: 0, what };
-    let moments: Vec<Moment> = moments.into_iter().map(of).collect();
+fn ran(moments: Vec<(u64, u32, TracepointFields)>, options: &[&str]) -> Ran {
+    let of = |(time, cpu, what)| MadeEvent { time, cpu, current: (0, 0), flags: 0, what };
+    let moments: Vec<MadeEvent> = moments.into_iter().map(of).collect();
     let (_dir, path) = made("perf.data", &perf_file(&moments, 20));
     analyze(&path, options)
 }
@@ -24,13 +24,13 @@ fn words(ran: &Ran) -> String {
 #[test]
 fn the_first_times_at_which_a_vm_was_held_up_are_told() {
     // One vCPU sleeps all the time; the other waits for 20 ms of each 40.
-    let mut moments = vec![(1, 0, What::Switch(TWO, ONE, 1))];
+    let mut moments = vec![(1, 0, TracepointFields::Switch(TWO, ONE, 1))];
     for turn in 0..7u64 {
         let at = (turn + 1) * 40_000_000;
-        moments.push((at, 0, What::Switch(ONE, OTHER, 0)));
-        moments.push((at + 5_000_000, 0, What::Switch(OTHER, WORKER, 0)));
-        moments.push((at + 6_000_000, 0, What::Switch(WORKER, OTHER, 1)));
-        moments.push((at + 20_000_000, 0, What::Switch(OTHER, ONE, 0)));
+        moments.push((at, 0, TracepointFields::Switch(ONE, OTHER, 0)));
+        moments.push((at + 5_000_000, 0, TracepointFields::Switch(OTHER, WORKER, 0)));
+        moments.push((at + 6_000_000, 0, TracepointFields::Switch(WORKER, OTHER, 1)));
+        moments.push((at + 20_000_000, 0, TracepointFields::Switch(OTHER, ONE, 0)));
     }
     let vms = ["--vm=a=11,12", "--vm=b=21"];
     let said = words(&ran(moments.clone(), &vms));
@@ -46,12 +46,12 @@ fn a_threshold_that_is_passed_between_two_events_counts_from_then_on() {
     // One vCPU falls asleep at 10 ms, the other waits from 11 to 50 ms: held up from 14.5 ms on.
     let ms = 1_000_000;
     let moments = vec![
-        (1, 1, What::Switch(IDLE, TWO, 0)),
-        (2, 0, What::Switch(IDLE, ONE, 0)),
-        (10 * ms, 1, What::Switch(TWO, IDLE, 1)),
-        (11 * ms, 0, What::Switch(ONE, OTHER, 0)),
-        (50 * ms, 0, What::Switch(OTHER, ONE, 1)),
-        (90 * ms, 0, What::Switch(ONE, IDLE, 1)),
+        (1, 1, TracepointFields::Switch(IDLE, TWO, 0)),
+        (2, 0, TracepointFields::Switch(IDLE, ONE, 0)),
+        (10 * ms, 1, TracepointFields::Switch(TWO, IDLE, 1)),
+        (11 * ms, 0, TracepointFields::Switch(ONE, OTHER, 0)),
+        (50 * ms, 0, TracepointFields::Switch(OTHER, ONE, 1)),
+        (90 * ms, 0, TracepointFields::Switch(ONE, IDLE, 1)),
     ];
     let json = ran(moments, &["--vm=a=11,12", "--vm=b=21", "--json"]).json();
     let (interval, held) = (&json["host"]["ideal_interval_ns"], &json["vms"][0]["held_up"]);
@@ -70,9 +70,9 @@ fn a_finding_without_a_time_has_none_beside_it() {
     let mut moments = Vec::new();
     for turn in 1..50u64 {
         let (at, cpu) = (turn * 2_000_000, (turn % 2) as u32);
-        moments.push((at, cpu, What::Wakeup(ONE, cpu)));
-        moments.push((at + 1000, cpu, What::Switch(IDLE, ONE, 0)));
-        moments.push((at + 1_000_000, cpu, What::Switch(ONE, IDLE, 1)));
+        moments.push((at, cpu, TracepointFields::Wakeup(ONE, cpu)));
+        moments.push((at + 1000, cpu, TracepointFields::Switch(IDLE, ONE, 0)));
+        moments.push((at + 1_000_000, cpu, TracepointFields::Switch(ONE, IDLE, 1)));
     }
     let options = ["--vm=a=11", "--topology", file.to_str().unwrap()];
     let text = ran(moments.clone(), &options);
@@ -91,17 +91,17 @@ fn a_finding_without_a_time_has_none_beside_it() {
 fn the_wait_table_is_told_of_each_vcpu_too() {
     // vCPU 0 sleeps for 3 ms until its sibling wakes it, vCPU 1 for 5 ms until an interrupt does.
     let (ms, hard) = (1_000_000, 0x08);
-    let at = |time, cpu, tid, flags, what| Moment { time, cpu, current: (tid, 10), flags, what };
+    let at = |time, cpu, tid, flags, what| MadeEvent { time, cpu, current: (tid, 10), flags, what };
     let moments = [
-        at(ms, 0, 0, 0, What::Switch(IDLE, ONE, 0)),
-        at(ms, 1, 0, 0, What::Switch(IDLE, TWO, 0)),
-        at(2 * ms, 0, 11, 0, What::Switch(ONE, IDLE, 1)),
-        at(5 * ms, 1, 12, 0, What::Wakeup(ONE, 0)),
-        at(5 * ms + 1, 0, 0, 0, What::Switch(IDLE, ONE, 0)),
-        at(6 * ms, 1, 12, 0, What::Switch(TWO, IDLE, 1)),
-        at(11 * ms, 1, 0, hard, What::Wakeup(TWO, 1)),
-        at(11 * ms, 1, 0, 0, What::Switch(IDLE, TWO, 0)),
-        at(20 * ms, 1, 12, 0, What::Switch(TWO, IDLE, 1)),
+        at(ms, 0, 0, 0, TracepointFields::Switch(IDLE, ONE, 0)),
+        at(ms, 1, 0, 0, TracepointFields::Switch(IDLE, TWO, 0)),
+        at(2 * ms, 0, 11, 0, TracepointFields::Switch(ONE, IDLE, 1)),
+        at(5 * ms, 1, 12, 0, TracepointFields::Wakeup(ONE, 0)),
+        at(5 * ms + 1, 0, 0, 0, TracepointFields::Switch(IDLE, ONE, 0)),
+        at(6 * ms, 1, 12, 0, TracepointFields::Switch(TWO, IDLE, 1)),
+        at(11 * ms, 1, 0, hard, TracepointFields::Wakeup(TWO, 1)),
+        at(11 * ms, 1, 0, 0, TracepointFields::Switch(IDLE, TWO, 0)),
+        at(20 * ms, 1, 12, 0, TracepointFields::Switch(TWO, IDLE, 1)),
     ];
     let (dir, path) = made("perf.data", &perf_file(&moments, 20));
     let page = dir.path().join("a.html");

@@ -4,7 +4,7 @@ use super::common::{Ran, Started, binary, instep, schemas};
 use super::server::Server;
 use super::vm::{Vm, wait_for};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
-use instep_madehost::trace::{Moment, What, perf_file};
+use instep_madehost::trace::{MadeEvent, TracepointFields, perf_file};
 use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm, skip};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -41,18 +41,18 @@ impl Copies {
     /// A trace in which the VM `vm-10` waits for itself for so many turns of 2 ms.
     fn trace(&self, name: &str, turns: u64) -> String {
         let threads = [(11, "CPU 0/KVM"), (12, "CPU 1/KVM")];
-        let moment = |at: u64, current, [from, to]: [(u32, &'static str); 2]| Moment {
+        let moment = |at: u64, current, [from, to]: [(u32, &'static str); 2]| MadeEvent {
             time: 1_000_000 + at,
             cpu: 0,
             current,
             flags: 0,
-            what: What::Switch(from, to, 0),
+            what: TracepointFields::Switch(from, to, 0),
         };
         let turn = |turn: u64| {
             let ([a, b], at) = (threads, turn * 2_000_000);
             [moment(at, (11, 10), [a, b]), moment(at + 1_000_000, (12, 10), [b, a])]
         };
-        let moments: Vec<Moment> = (0..turns).flat_map(turn).collect();
+        let moments: Vec<MadeEvent> = (0..turns).flat_map(turn).collect();
         let path = self.path(name);
         fs::write(&path, perf_file(&moments, 20)).unwrap();
         path.to_str().unwrap().to_owned()

@@ -41,7 +41,7 @@ impl Place {
 
 /// A vCPU goes from one place to another: what every measure of a schedule is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct VcpuChange {
     /// When.
     pub time: Nanos,
     /// The vCPU's number among those of all VMs.

@@ -84,7 +84,7 @@ pub struct UnknownPolicy {
 
 /// How a policy shall treat what operators have set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct PolicySettings {
     /// Which policy.
     pub policy: PolicyName,
     /// Mend affinity conflicts, even where that widens an initial affinity (never the cpuset) or
@@ -136,7 +136,7 @@ pub fn against_exact(snapshot: &Snapshot, most: usize) -> Option<(i64, i64)> {
 /// inside its VM's cpuset and, unless conflicts are mended, inside its initial affinity. The order
 /// of VMs and threads in the snapshot does not matter.
 #[must_use]
-pub fn decide(snapshot: &Snapshot, settings: &Settings) -> Decision {
+pub fn decide(snapshot: &Snapshot, settings: &PolicySettings) -> Decision {
     if is_sorted(snapshot) {
         return decide_sorted(snapshot, settings);
     }
@@ -164,7 +164,7 @@ fn is_sorted(snapshot: &Snapshot) -> bool {
 }
 
 /// Decides for a snapshot whose VMs, vCPUs and emulators are in ascending order.
-fn decide_sorted(snapshot: &Snapshot, settings: &Settings) -> Decision {
+fn decide_sorted(snapshot: &Snapshot, settings: &PolicySettings) -> Decision {
     let conflicts = conflict::find(snapshot);
     let mend: Vec<Option<ConflictKind>> = if settings.mend_conflicts {
         conflict::mendable(snapshot)

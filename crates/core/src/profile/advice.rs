@@ -6,7 +6,7 @@
 //! synchronisation, both of which make fewer vCPUs look worse than they are. What co-scheduling does
 //! was measured (docs/performance.md): it gives a spinning guest its share and ruins a blocking one.
 
-use super::{Kind, Profile, Spinning, Watched, in_periods, potential};
+use super::{ApplicationKind, Profile, Spinning, Watched, in_periods, potential};
 use crate::units::{Milli, Nanos};
 
 /// Allocation periods in question, in milliseconds (systems.md, 5).
@@ -76,7 +76,7 @@ impl Advice {
 }
 
 fn is_low(profile: &Profile) -> bool {
-    matches!(profile.kind, Some(Kind::LowHigh | Kind::LowLow))
+    matches!(profile.kind, Some(ApplicationKind::LowHigh | ApplicationKind::LowLow))
 }
 
 fn together(profile: &Profile) -> CoScheduling {

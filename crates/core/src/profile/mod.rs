@@ -78,7 +78,7 @@ pub struct ThreadSum {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(into = "u8")]
 #[schemars(with = "u8", extend("minimum" = 1, "maximum" = 4))]
-pub enum Kind {
+pub enum ApplicationKind {
     /// Type 1: high parallelism, low frequency.
     HighLow,
     /// Type 2: low parallelism, high frequency.
@@ -129,7 +129,7 @@ pub struct Profile {
     /// The CPU time a thread gets in one allocation period of the VM asked for.
     pub slice: Nanos,
     /// The type on such a VM; `None` for who is [hardly active](HARDLY_ACTIVE).
-    pub kind: Option<Kind>,
+    pub kind: Option<ApplicationKind>,
 }
 
 impl Watched {
@@ -193,7 +193,7 @@ impl Profile {
             efficiency: Milli(parallelism.0 / u64::from(threads)),
             slice,
             kind: (busy.0 >= HARDLY_ACTIVE.0)
-                .then(|| Kind::of(parallelism, threads, between, slice)),
+                .then(|| ApplicationKind::of(parallelism, threads, between, slice)),
         }
     }
 
@@ -230,7 +230,7 @@ impl Interval {
     }
 }
 
-impl Kind {
+impl ApplicationKind {
     /// The type of an application with this workload `parallelism` on `threads` threads, of which
     /// each blocks after `between` of CPU time and has a `slice` of it in an allocation period.
     #[must_use]
@@ -238,10 +238,10 @@ impl Kind {
         let high = parallelism.0 >= HIGH_PARALLELISM.0 * u64::from(threads);
         let often = between.is_some_and(|between| between < slice);
         match (high, often) {
-            (true, false) => Kind::HighLow,
-            (false, true) => Kind::LowHigh,
-            (true, true) => Kind::HighHigh,
-            (false, false) => Kind::LowLow,
+            (true, false) => ApplicationKind::HighLow,
+            (false, true) => ApplicationKind::LowHigh,
+            (true, true) => ApplicationKind::HighHigh,
+            (false, false) => ApplicationKind::LowLow,
         }
     }
 
@@ -249,28 +249,28 @@ impl Kind {
     #[must_use]
     pub fn number(self) -> u8 {
         match self {
-            Kind::HighLow => 1,
-            Kind::LowHigh => 2,
-            Kind::HighHigh => 3,
-            Kind::LowLow => 4,
+            ApplicationKind::HighLow => 1,
+            ApplicationKind::LowHigh => 2,
+            ApplicationKind::HighHigh => 3,
+            ApplicationKind::LowLow => 4,
         }
     }
 }
 
-impl From<Kind> for u8 {
-    fn from(kind: Kind) -> u8 {
+impl From<ApplicationKind> for u8 {
+    fn from(kind: ApplicationKind) -> u8 {
         kind.number()
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ApplicationKind {
     /// `3 (high parallelism, high frequency)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (parallelism, frequency) = match self {
-            Kind::HighLow => ("high", "low"),
-            Kind::LowHigh => ("low", "high"),
-            Kind::HighHigh => ("high", "high"),
-            Kind::LowLow => ("low", "low"),
+            ApplicationKind::HighLow => ("high", "low"),
+            ApplicationKind::LowHigh => ("low", "high"),
+            ApplicationKind::HighHigh => ("high", "high"),
+            ApplicationKind::LowLow => ("low", "low"),
         };
         let number = self.number();
         write!(f, "{number} ({parallelism} parallelism, {frequency} frequency)")
@@ -373,18 +373,22 @@ mod tests {
         }
     }
 
-    fn kind(watched: &Watched) -> Kind {
+    fn kind(watched: &Watched) -> ApplicationKind {
         Profile::of(watched, Milli(500), Nanos(24 * MS)).kind.unwrap()
     }
 
     #[test]
     fn the_four_types_follow_parallelism_and_frequency() {
         // 4 threads for 96 ms; a slice is 12 ms.
-        assert_eq!(kind(&watched(&[96, 96, 96, 96], 4, 2)), Kind::HighLow);
-        assert_eq!(kind(&watched(&[40, 40, 40, 40], 4, 4000)), Kind::LowHigh);
-        assert_eq!(kind(&watched(&[72, 72, 72, 72], 4, 4000)), Kind::HighHigh);
-        assert_eq!(kind(&watched(&[71, 71, 71, 71], 4, 8)), Kind::LowLow);
-        assert_eq!(kind(&watched(&[96], 4, 0)), Kind::HighLow, "who never blocks blocks rarely");
+        assert_eq!(kind(&watched(&[96, 96, 96, 96], 4, 2)), ApplicationKind::HighLow);
+        assert_eq!(kind(&watched(&[40, 40, 40, 40], 4, 4000)), ApplicationKind::LowHigh);
+        assert_eq!(kind(&watched(&[72, 72, 72, 72], 4, 4000)), ApplicationKind::HighHigh);
+        assert_eq!(kind(&watched(&[71, 71, 71, 71], 4, 8)), ApplicationKind::LowLow);
+        assert_eq!(
+            kind(&watched(&[96], 4, 0)),
+            ApplicationKind::HighLow,
+            "who never blocks blocks rarely"
+        );
     }
 
     #[test]
@@ -408,7 +412,7 @@ mod tests {
         watched.busy_waiting = Some(Milli(400));
         let profile = Profile::of(&watched, Milli(500), Nanos(24 * MS));
         assert_eq!((profile.busy, profile.parallelism), (Milli(4000), Milli(2400)));
-        assert_eq!(profile.kind, Some(Kind::LowLow));
+        assert_eq!(profile.kind, Some(ApplicationKind::LowLow));
     }
 
     #[test]
@@ -445,7 +449,7 @@ mod tests {
     fn who_is_hardly_active_has_no_type() {
         // 2 and 3 of 24 ms: less than a tenth of a CPU, and more.
         let kind = |run| Profile::of(&watched(&[run; 4], 1, 1), Milli(500), Nanos(24 * MS)).kind;
-        assert_eq!((kind(2), kind(3)), (None, Some(Kind::LowLow)));
+        assert_eq!((kind(2), kind(3)), (None, Some(ApplicationKind::LowLow)));
     }
 
     #[test]
@@ -454,7 +458,7 @@ mod tests {
         watched.intervals.iter_mut().for_each(|interval| interval.wait = Nanos(20 * MS));
         let profile = Profile::of(&watched, Milli(500), Nanos(24 * MS));
         assert_eq!(profile.busy, Milli(1833));
-        assert_eq!(profile.kind, Some(Kind::HighLow));
+        assert_eq!(profile.kind, Some(ApplicationKind::HighLow));
     }
 
     #[test]

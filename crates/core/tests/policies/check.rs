@@ -4,7 +4,7 @@
 use crate::made::Random;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::policy::{PolicyName, Settings};
+use instep_core::policy::{PolicyName, PolicySettings};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::{Bytes, NodeId};
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 pub(crate) type Policy<'a> = &'a dyn Fn(&Snapshot) -> Decision;
 
 /// The settings of a policy, all else at its default.
-pub(crate) fn settings(policy: PolicyName) -> Settings {
-    Settings { policy, ..Settings::default() }
+pub(crate) fn settings(policy: PolicyName) -> PolicySettings {
+    PolicySettings { policy, ..PolicySettings::default() }
 }
 
 /// The snapshot after the actions took effect on affinities and the homes were noted, as the

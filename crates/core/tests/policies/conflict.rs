@@ -4,7 +4,7 @@ use crate::check::{apply, settings};
 use crate::made::{self, GIB, cpus, vm};
 use instep_core::conflict::find;
 use instep_core::idset::NodeSet;
-use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::policy::{PolicyName, PolicySettings, decide};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::{CpuId, NodeId};
 
@@ -99,7 +99,7 @@ fn cores_that_other_load_may_use_are_not_free() {
 #[test]
 fn mending_sets_vcpus_on_siblings_apart() {
     let host = pinned(&["0", "8"]);
-    let mend = Settings { mend_conflicts: true, ..settings(PolicyName::Instep) };
+    let mend = PolicySettings { mend_conflicts: true, ..settings(PolicyName::Instep) };
     let after = apply(&host, &decide(&host, &mend));
     assert!(find(&after).is_empty(), "{:?}", find(&after));
 }
@@ -168,7 +168,7 @@ fn conflicts_are_mended_only_when_asked_and_stay_mended() {
     let left = decide(&host, &settings(PolicyName::Instep));
     assert!(left.actions.is_empty());
     assert_eq!(left.conflicts.len(), 1);
-    let mend = Settings { mend_conflicts: true, ..settings(PolicyName::Instep) };
+    let mend = PolicySettings { mend_conflicts: true, ..settings(PolicyName::Instep) };
     let decision = decide(&host, &mend);
     assert_eq!(
         decision.vms[0].why.to_string(),
@@ -186,7 +186,7 @@ fn vm_in_conflict_on_a_full_host_of_one_node_gets_its_whole_cpuset() {
     let mut host = made::host(made::topology(1, 4, 1, 64 * GIB));
     host.vms = (1..=3).map(|id| vm(&host, id, 4, 900, &[2000])).collect();
     made::confine(&mut host.vms[0], &cpus("0"));
-    let mend = Settings { mend_conflicts: true, ..settings(PolicyName::Instep) };
+    let mend = PolicySettings { mend_conflicts: true, ..settings(PolicyName::Instep) };
     let after = apply(&host, &decide(&host, &mend));
     assert_eq!(after.vms[0].vcpus[0].allowed, cpus("0-3"));
 }

@@ -4,7 +4,7 @@
 use crate::check::{self, apply, settings};
 use crate::made::{self, GIB, cpus, vm};
 use instep_core::decision::{Action, Decision};
-use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::policy::{PolicyName, PolicySettings, decide};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::NodeId;
 
@@ -13,7 +13,7 @@ fn homes(decision: &Decision) -> Vec<String> {
 }
 
 /// What the next decision sets, with this one in force.
-fn sets_next(host: &Snapshot, first: &Decision, settings: &Settings) -> Vec<Action> {
+fn sets_next(host: &Snapshot, first: &Decision, settings: &PolicySettings) -> Vec<Action> {
     let next = decide(&apply(host, first), settings);
     let sets = |action: &Action| !matches!(action, Action::MoveMemory { .. });
     next.actions.into_iter().filter(sets).collect()
@@ -61,7 +61,7 @@ fn a_mended_vm_that_shares_more_cores_than_before_stays_where_it_is() {
     host.vms = vec![vm(&host, 1, 4, 500, &[4096, 0]), vm(&host, 2, 2, 600, &[0, 4096])];
     host.vms.iter_mut().for_each(|vm| vm.emulators.clear());
     made::confine(&mut host.vms[0], &cpus("0"));
-    let settings = Settings { mend_conflicts: true, ..settings(PolicyName::Instep) };
+    let settings = PolicySettings { mend_conflicts: true, ..settings(PolicyName::Instep) };
     let first = decide(&host, &settings);
     assert_eq!(homes(&first), ["0", "1"]);
     assert_eq!(sets_next(&host, &first, &settings), []);
@@ -92,7 +92,8 @@ fn hosts_on_which_homes_once_flapped_settle() {
         if limits {
             made::restrict(&mut host, seed);
         }
-        let settings = Settings { mend_conflicts, include_pinned, ..settings(PolicyName::Instep) };
+        let settings =
+            PolicySettings { mend_conflicts, include_pinned, ..settings(PolicyName::Instep) };
         let kept = check::does_not_flap(&|host: &_| decide(host, &settings), &host);
         assert!(kept.is_ok(), "seed {seed}: {kept:?}");
     }
@@ -106,7 +107,7 @@ fn hosts_of_several_caches_on_which_vms_once_flapped_settle() {
     {
         let mut host = made::random_of_caches(seed, 3);
         made::restrict(&mut host, seed);
-        let settings = Settings { include_pinned, ..settings(PolicyName::Instep) };
+        let settings = PolicySettings { include_pinned, ..settings(PolicyName::Instep) };
         let kept = check::does_not_flap(&|host: &_| decide(host, &settings), &host);
         assert!(kept.is_ok(), "seed {seed}: {kept:?}");
     }

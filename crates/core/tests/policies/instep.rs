@@ -5,7 +5,7 @@ use crate::made::{self, GIB, cpus, vm};
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::idle::idle_homecoming;
-use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::policy::{PolicyName, PolicySettings, decide};
 use instep_core::score::measure;
 use instep_core::snapshot::{GuestNode, OpaqueVm, Snapshot, Vcpu};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, VmId};
@@ -378,7 +378,7 @@ fn hand_pinned_vms_are_left_alone_unless_told_otherwise() {
         assert!(decision.actions.is_empty() && !decision.vms[0].selected);
         assert_eq!(why(&decision, 0), reason);
     }
-    let told = Settings { include_pinned: true, ..settings(PolicyName::Instep) };
+    let told = PolicySettings { include_pinned: true, ..settings(PolicyName::Instep) };
     assert_eq!(sets(&decide(&apart, &told), 1), ["6", "7"]);
 }
 
@@ -391,7 +391,7 @@ fn memory_comes_to_a_vm_whose_pins_keep_it_from_its_memory() {
         (vcpu.allowed, vcpu.initial) = (cpus(list), cpus(list));
     }
     assert!(instep(&host).actions.is_empty(), "pinned by hand");
-    let told = Settings { include_pinned: true, ..settings(PolicyName::Instep) };
+    let told = PolicySettings { include_pinned: true, ..settings(PolicyName::Instep) };
     let decision = decide(&host, &told);
     assert_eq!(
         (home(&decision, 0).as_str(), sets(&decision, 1)),

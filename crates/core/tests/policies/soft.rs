@@ -5,7 +5,7 @@ use crate::made::{self, GIB, cpus, vm};
 use instep_core::conflict::find;
 use instep_core::decision::Action;
 use instep_core::idset::NodeSet;
-use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::policy::{PolicyName, PolicySettings, decide};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::NodeId;
 
@@ -28,8 +28,8 @@ fn texts(host: &Snapshot) -> Vec<String> {
     find(host).iter().map(|conflict| conflict.kind.to_string()).collect()
 }
 
-fn mending(policy: PolicyName) -> Settings {
-    Settings { mend_conflicts: true, ..settings(policy) }
+fn mending(policy: PolicyName) -> PolicySettings {
+    PolicySettings { mend_conflicts: true, ..settings(policy) }
 }
 
 #[test]

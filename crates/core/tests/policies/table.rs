@@ -4,7 +4,7 @@ use crate::check::{apply, settings};
 use crate::made::{self, GIB, cpus, vm};
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::policy::{PolicyName, PolicySettings, decide};
 use instep_core::snapshot::{Emulator, Snapshot};
 use instep_core::topology::CoreKind;
 use instep_core::units::{Bytes, Milli, Nanos, NodeId, Tid};
@@ -211,7 +211,7 @@ fn memory_on_a_node_without_cpus_is_left_to_the_kernel() {
     let decision = instep(&host);
     assert_eq!(homes(&decision), ["1"]);
     assert_eq!(moved_memory(&decision), []);
-    let asked = Settings { memory_only_nodes: true, ..settings(PolicyName::Instep) };
+    let asked = PolicySettings { memory_only_nodes: true, ..settings(PolicyName::Instep) };
     let decision = decide(&host, &asked);
     assert_eq!(
         (homes(&decision), moved_memory(&decision)),

@@ -40,14 +40,14 @@ pub struct AffinityChange {
 
 /// What became of one change, in the order of the changes.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct ChangeOutcome {
     /// The thread.
     pub tid: Tid,
     /// What became of it.
     pub applied: Applied,
 }
 
-/// See [`Outcome`].
+/// See [`ChangeOutcome`].
 #[derive(Debug)]
 pub enum Applied {
     /// The thread uses the CPUs asked for (those of them that are online).
@@ -136,7 +136,7 @@ impl<A: Affinity> Applier<A> {
     ///
     /// # Errors
     /// The journal cannot be written or the online CPUs not be read; then nothing was changed.
-    pub fn apply(&mut self, changes: &[AffinityChange]) -> Result<Vec<Outcome>, Error> {
+    pub fn apply(&mut self, changes: &[AffinityChange]) -> Result<Vec<ChangeOutcome>, Error> {
         let online = thread::online_cpus(&self.root)?;
         if self.journal.is_void()? {
             // Of an earlier boot: nothing in it is true any more, its boot id least of all.
@@ -155,9 +155,10 @@ impl<A: Affinity> Applier<A> {
         let mut outcomes = Vec::with_capacity(changes.len());
         for (change, ready) in changes.iter().zip(ready) {
             let applied = ready.map_or_else(|done| done, |known| self.set(change, known, &online));
-            outcomes.push(Outcome { tid: change.thread.tid, applied });
+            outcomes.push(ChangeOutcome { tid: change.thread.tid, applied });
         }
-        let changed = |done: &Outcome| matches!(done.applied, Applied::Set | Applied::Narrowed(_));
+        let changed =
+            |done: &ChangeOutcome| matches!(done.applied, Applied::Set | Applied::Narrowed(_));
         if !outcomes.iter().any(changed) {
             self.stale |= self.journal.holder != before;
             self.journal.holder = before;

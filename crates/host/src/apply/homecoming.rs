@@ -59,7 +59,7 @@ impl Default for Budget {
 /// Why a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Stop {
+pub enum MoveStop {
     /// The pass is over: every range was walked.
     Finished,
     /// The budget of bytes is used up.
@@ -76,7 +76,7 @@ pub struct Step {
     /// Bytes by what became of them.
     pub tally: Tally,
     /// Why it ended.
-    pub stop: Stop,
+    pub stop: MoveStop,
 }
 
 /// Bytes by cause.
@@ -212,11 +212,11 @@ impl Homecoming {
         let stop = loop {
             let moved = tally.of(Cause::Moved);
             if self.queue.is_empty() {
-                break Stop::Finished;
+                break MoveStop::Finished;
             } else if moved >= budget.bytes {
-                break Stop::Bytes;
+                break MoveStop::Bytes;
             } else if pages.now().saturating_sub(began) >= budget.time {
-                break Stop::Time;
+                break MoveStop::Time;
             }
             let (mut batch, before) = (Tally::default(), pages.now());
             let walked = self.batch(pages, rooms, budget.bytes.0 - moved.0, &mut batch);
@@ -224,7 +224,7 @@ impl Homecoming {
             self.total.add(&batch);
             tally.add(&batch);
             if !walked? {
-                break Stop::NoRoom;
+                break MoveStop::NoRoom;
             }
         };
         Ok(Step { tally, stop })

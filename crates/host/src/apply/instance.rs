@@ -22,7 +22,7 @@ pub struct Instance {
 
 /// What became of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum InstanceLife {
     /// It runs.
     Runs,
     /// It ended.
@@ -46,12 +46,12 @@ impl Instance {
     ///
     /// # Errors
     /// An unreadable /proc.
-    pub fn life(&self) -> Result<Life, Error> {
+    pub fn life(&self) -> Result<InstanceLife, Error> {
         if self.boot_id != boot_id()? {
-            return Ok(Life::EarlierBoot);
+            return Ok(InstanceLife::EarlierBoot);
         }
         let runs = runs(&Root::live(), self.pid, self.start)?;
-        Ok(if runs { Life::Runs } else { Life::Ended })
+        Ok(if runs { InstanceLife::Runs } else { InstanceLife::Ended })
     }
 }
 
@@ -86,25 +86,29 @@ mod tests {
         let key = thread::key_of(&Root::live(), child.id(), Tid(child.id())).unwrap();
         let this = Instance::this().unwrap();
         let instance = Instance { pid: key.pid, start: key.pid_start, ..this.clone() };
-        assert_eq!([this.life().unwrap(), instance.life().unwrap()], [Life::Runs; 2]);
+        assert_eq!([this.life().unwrap(), instance.life().unwrap()], [InstanceLife::Runs; 2]);
         let later = Instance { start: key.pid_start + 1, ..instance.clone() };
-        assert_eq!(later.life().unwrap(), Life::Ended, "a process that only has its number");
+        assert_eq!(
+            later.life().unwrap(),
+            InstanceLife::Ended,
+            "a process that only has its number"
+        );
         child.kill().unwrap();
         let end = Instant::now() + Duration::from_secs(20);
         // Its entry stays in /proc: nobody has waited for it.
-        while instance.life().unwrap() != Life::Ended {
+        while instance.life().unwrap() != InstanceLife::Ended {
             assert!(Instant::now() < end, "a process that was killed is taken for a running one");
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(key.is_alive(&Root::live()).unwrap());
         child.wait().unwrap();
-        assert_eq!(instance.life().unwrap(), Life::Ended);
+        assert_eq!(instance.life().unwrap(), InstanceLife::Ended);
     }
 
     #[test]
     fn the_same_process_in_another_boot_is_another() {
         let this = Instance::this().unwrap();
         let before = Instance { boot_id: "another".to_owned(), ..this };
-        assert_eq!(before.life().unwrap(), Life::EarlierBoot);
+        assert_eq!(before.life().unwrap(), InstanceLife::EarlierBoot);
     }
 }

@@ -21,7 +21,7 @@
 //! Fields that this version does not know are passed over: a newer version wrote them, and what it
 //! changed can be put back all the same. What would be wrong without a field takes another schema.
 
-use crate::apply::instance::{Instance, Life, boot_id};
+use crate::apply::instance::{Instance, InstanceLife, boot_id};
 use crate::apply::state::{InstanceLock, StateDir};
 use crate::apply::thread::ThreadKey;
 use crate::error::Error;
@@ -196,7 +196,7 @@ impl Journal {
             Holder::Kept => Ok(false),
             Holder::Instance { pid, start } => {
                 let boot_id = self.boot_id.clone();
-                Ok(Instance { boot_id, pid, start }.life()? != Life::Runs)
+                Ok(Instance { boot_id, pid, start }.life()? != InstanceLife::Runs)
             }
         }
     }

@@ -33,11 +33,11 @@ pub(crate) mod testing;
 
 pub use advised::{Advised, AdvisedRoom};
 pub use affinity::{Affinity, KernelAffinity};
-pub use applier::{AffinityChange, Applied, Applier, Outcome};
+pub use applier::{AffinityChange, Applied, Applier, ChangeOutcome};
 pub use damon::Damon;
-pub use homecoming::{Budget, Homecoming, Step, Stop, Tally};
+pub use homecoming::{Budget, Homecoming, MoveStop, Step, Tally};
 pub use host_lock::HostLock;
-pub use instance::{Instance, Life};
+pub use instance::{Instance, InstanceLife};
 pub use journal::{AffinityNow, Holder, Journal, ThreadKind, this_instance};
 pub use move_pages::{Cause, KernelPages};
 pub use restore::{LeftAlone, RestoreReport};

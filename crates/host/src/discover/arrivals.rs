@@ -109,7 +109,7 @@ impl Arrivals {
     }
 
     /// Whether a VM's vCPU threads came to exist since the last look, or a VM was found to have ended.
-    pub fn look(&mut self) -> bool {
+    pub fn poll_changes(&mut self) -> bool {
         let ended = self.forget_ended();
         self.look_for_new() || ended
     }
@@ -293,7 +293,7 @@ mod tests {
     impl Host {
         /// Whether a VM arrives within the looks that a new process has.
         fn arrives(&mut self) -> bool {
-            (0..DUE[DUE.len() - 1]).any(|_| self.1.look())
+            (0..DUE[DUE.len() - 1]).any(|_| self.1.poll_changes())
         }
     }
 
@@ -303,13 +303,13 @@ mod tests {
             process(host, 5, "/usr/bin/qemu-system-x86_64 -smp 2");
             thread(host, 5, 6, "CPU 0/KVM");
         });
-        assert!(!host.1.look(), "it was there before");
+        assert!(!host.1.poll_changes(), "it was there before");
         process(host.0.path(), 50, "/usr/sbin/libvirtd");
-        assert!(!host.1.look());
+        assert!(!host.1.poll_changes());
         process(host.0.path(), 50, "/usr/bin/qemu-system-x86_64 -smp 2");
         assert!(!host.arrives() && host.1.new[&50].is_monitor, "no vCPU thread yet");
         thread(host.0.path(), 50, 51, "CPU 0/KVM");
-        assert!(host.1.look(), "a monitor is looked at every time");
+        assert!(host.1.poll_changes(), "a monitor is looked at every time");
         assert!(!host.arrives(), "only once");
     }
 
@@ -323,14 +323,14 @@ mod tests {
         });
         assert!(!host.arrives(), "they run");
         fs::remove_dir_all(host.0.path().join("proc/7")).unwrap();
-        assert_eq!((0..ROUND).filter(|_| host.1.look()).count(), 1);
+        assert_eq!((0..ROUND).filter(|_| host.1.poll_changes()).count(), 1);
         assert!(!host.arrives(), "only once");
         // A process that nobody has waited for is there, with one thread.
         fs::remove_dir_all(host.0.path().join("proc/9/task/10")).unwrap();
         if host.0.path().join("proc/9/task").metadata().unwrap().nlink() != 3 {
             return instep_madehost::skip::note("this file system does not count links of folders");
         }
-        assert_eq!((0..ROUND).filter(|_| host.1.look()).count(), 1);
+        assert_eq!((0..ROUND).filter(|_| host.1.poll_changes()).count(), 1);
         assert_eq!(host.1.vms.keys().collect::<Vec<_>>(), [&5]);
     }
 
@@ -342,9 +342,9 @@ mod tests {
         let fd = host.0.path().join("proc/60/fd");
         fs::create_dir_all(&fd).unwrap();
         symlink("anon_inode:kvm-vm", fd.join("8")).unwrap();
-        assert!(!host.1.look() && !host.1.look() && host.1.new[&60].is_monitor);
+        assert!(!host.1.poll_changes() && !host.1.poll_changes() && host.1.new[&60].is_monitor);
         symlink("anon_inode:kvm-vcpu:0", fd.join("9")).unwrap();
-        assert!(host.1.look());
+        assert!(host.1.poll_changes());
     }
 
     #[test]
@@ -353,7 +353,7 @@ mod tests {
         process(host.0.path(), 70, "/usr/bin/java");
         thread(host.0.path(), 70, 71, "worker");
         let before = host.1.examined;
-        assert!(!host.1.look() && !host.arrives());
+        assert!(!host.1.poll_changes() && !host.arrives());
         assert!(host.1.new.is_empty());
         assert_eq!(host.1.examined - before, DUE.len() as u64);
     }
@@ -366,7 +366,7 @@ mod tests {
             return instep_madehost::skip::note("this file system does not count links of folders");
         }
         let before = host.1.examined;
-        assert!(!host.1.look() && !host.arrives() && host.1.new.is_empty());
+        assert!(!host.1.poll_changes() && !host.arrives() && host.1.new.is_empty());
         assert_eq!(host.1.examined - before, 1);
     }
 
@@ -377,17 +377,17 @@ mod tests {
             process(host.0.path(), pid, "/usr/bin/java");
             thread(host.0.path(), pid, 10_000 + pid, "worker");
         }
-        host.1.look();
+        host.1.poll_changes();
         for _ in 0..4 {
             let before = host.1.examined;
-            assert!(!host.1.look());
+            assert!(!host.1.poll_changes());
             assert_eq!(host.1.examined - before, u64::from(MOST_READ));
             assert!(host.1.new.len() <= MOST_NEW);
         }
         // The newest come first, as those that wait longest may have to wait for the next cycle.
         process(host.0.path(), 1_000, "/usr/bin/qemu-system-x86_64");
         thread(host.0.path(), 1_000, 11_000, "CPU 0/KVM");
-        assert!(!host.1.look() && host.1.look());
+        assert!(!host.1.poll_changes() && host.1.poll_changes());
     }
 
     #[test]
@@ -402,9 +402,9 @@ mod tests {
             thread(host, pid, pid + 1, "CPU 0/KVM");
         };
         vm(host.0.path(), 32_700);
-        host.1.look();
+        host.1.poll_changes();
         vm(host.0.path(), 12);
-        assert!(host.1.look() && host.1.look());
+        assert!(host.1.poll_changes() && host.1.poll_changes());
         assert_eq!(host.1.vms.keys().copied().collect::<Vec<_>>(), [12, 30, 32_700]);
         // The next process gets a number beyond that of the first VM, which is no news.
         process(host.0.path(), 40, "/bin/sh");
@@ -419,7 +419,7 @@ mod tests {
         // Others' processes begin meanwhile, too.
         for _ in 0..5 {
             old.push(sleeper());
-            arrivals.look();
+            arrivals.poll_changes();
         }
         let read = arrivals.processes.entries_read - listed;
         for child in &mut old {

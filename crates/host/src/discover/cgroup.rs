@@ -260,7 +260,7 @@ pub fn cgroup_mounts(text: &str) -> Vec<(String, Vec<String>)> {
 
 /// What a VM's cgroup allows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct CgroupLimits {
     /// Weight of the VM's own cgroup, 100 where it has none.
     pub weight: u32,
     /// The nearest cgroup that has a weight, which is the VM's own or one above it, and those above that.
@@ -290,7 +290,7 @@ fn weight(dir: &Path, reader: &mut Reader) -> Option<u32> {
 
 impl Hierarchies {
     /// Reads the limits of the cgroups in `of`.
-    pub(super) fn limits(&mut self, of: &Membership, reader: &mut Reader) -> Limits {
+    pub(super) fn limits(&mut self, of: &Membership, reader: &mut Reader) -> CgroupLimits {
         let unified = at(&self.unified, &of.unified);
         let cpuset = at(&self.cpuset, &of.cpuset);
         let mut levels = |place: &Option<(PathBuf, usize)>| -> Option<Vec<GroupWeight>> {
@@ -313,7 +313,7 @@ impl Hierarchies {
         let own = [unified.clone(), at(&self.cpu, &of.cpu)];
         let groups = own.iter().find_map(&mut levels).unwrap_or_default();
         let is_own = |group: &&GroupWeight| own.iter().flatten().any(|(dir, _)| *dir == group.dir);
-        Limits {
+        CgroupLimits {
             weight: groups.first().filter(is_own).map_or(100, |group| group.weight),
             groups,
             cpuset: self.cpuset(of, reader),

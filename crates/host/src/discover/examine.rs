@@ -4,7 +4,7 @@
 use super::debugfs::KvmDirs;
 use super::facts::{Accel, EmulatorFacts, ThreadTime, VcpuFacts, VcpuSource, Vmm};
 use super::files::Reader;
-use super::guest::Guest;
+use super::guest::GuestArguments;
 use super::identify::{self, ByName, Named, ONE_THREAD, Vcpus};
 use super::process::{KvmFds, MAX_STATUS, Thread};
 use super::{cgroup, definition, guest, memory, proc_text, process, qmp, vmm};
@@ -34,7 +34,7 @@ pub(super) struct Monitor {
     pub(super) dir: PathBuf,
     pub(super) vmm: Vmm,
     pub(super) arguments: Vec<String>,
-    pub(super) guest: Guest,
+    pub(super) guest: GuestArguments,
     /// Its KVM descriptors; `None` when they cannot be listed.
     pub(super) fds: Option<KvmFds>,
     /// Its real user, `None` where that is not known.
@@ -134,7 +134,7 @@ impl Monitor {
     }
 
     /// Reads the threads and tells which are vCPUs.
-    pub(super) fn look(&mut self, means: &mut Means<'_>, reader: &mut Reader) -> Answer {
+    pub(super) fn identify_vcpus(&mut self, means: &mut Means<'_>, reader: &mut Reader) -> Answer {
         let threads = process::threads(&self.dir, reader);
         let same = same_threads(&threads, &self.threads);
         self.threads = threads;

@@ -18,7 +18,7 @@ const MAX_SOCKETS: usize = 4;
 
 /// What the command line tells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Guest {
+pub struct GuestArguments {
     /// Its name, if any option gives one.
     pub name: Option<String>,
     /// Its UUID.
@@ -54,16 +54,16 @@ pub struct QmpSocket {
 
 /// Reads the command line of `vmm`.
 #[must_use]
-pub fn describe(vmm: &Vmm, arguments: &[String]) -> Guest {
+pub fn describe(vmm: &Vmm, arguments: &[String]) -> GuestArguments {
     let mut guest = match vmm {
         Vmm::Qemu => qemu(arguments),
         Vmm::CloudHypervisor => cloud_hypervisor(arguments),
-        Vmm::Firecracker => Guest {
+        Vmm::Firecracker => GuestArguments {
             name: args::values(arguments, "id").last().map(str::to_owned),
-            ..Guest::default()
+            ..GuestArguments::default()
         },
         Vmm::Crosvm => crosvm(arguments),
-        Vmm::Other(_) => Guest::default(),
+        Vmm::Other(_) => GuestArguments::default(),
     };
     guest.name = guest.name.map(|name| readable(&name)).filter(|name| !name.is_empty());
     guest.uuid = guest.uuid.map(|uuid| readable(&uuid)).filter(|uuid| !uuid.is_empty());
@@ -76,7 +76,7 @@ pub(super) fn readable(name: &str) -> String {
     name.chars().take(MAX_NAME).map(|c| if is_steering(c) { '?' } else { c }).collect()
 }
 
-fn qemu(arguments: &[String]) -> Guest {
+fn qemu(arguments: &[String]) -> GuestArguments {
     let name_keys: Vec<_> =
         args::values(arguments, "name").flat_map(|value| keys(value, "guest")).collect();
     let smp = smp::qemu(args::values(arguments, "smp"));
@@ -94,7 +94,7 @@ fn qemu(arguments: &[String]) -> Guest {
     } else {
         None
     };
-    Guest {
+    GuestArguments {
         name: last(&name_keys, "guest").map(str::to_owned),
         uuid: args::values(arguments, "uuid").last().map(str::to_owned).or_else(|| {
             // Proxmox passes it in the guest's SMBIOS tables.
@@ -113,7 +113,7 @@ fn qemu(arguments: &[String]) -> Guest {
     }
 }
 
-fn cloud_hypervisor(arguments: &[String]) -> Guest {
+fn cloud_hypervisor(arguments: &[String]) -> GuestArguments {
     // Both `--api-socket PATH` and `--api-socket path=PATH` are understood by it.
     let socket = args::values(arguments, "api-socket").last().and_then(|value| {
         let socket = keys(value, "path");
@@ -121,21 +121,21 @@ fn cloud_hypervisor(arguments: &[String]) -> Guest {
         let base = path.rsplit('/').next().unwrap_or(path);
         Some(base.strip_suffix(".sock").unwrap_or(base).to_owned())
     });
-    Guest {
+    GuestArguments {
         name: socket,
         uuid: args::values(arguments, "platform")
             .find_map(|value| last(&keys(value, "uuid"), "uuid").map(str::to_owned)),
         smp: smp::cloud_hypervisor(args::values(arguments, "cpus").last()),
-        ..Guest::default()
+        ..GuestArguments::default()
     }
 }
 
-fn crosvm(arguments: &[String]) -> Guest {
+fn crosvm(arguments: &[String]) -> GuestArguments {
     let cpus = ["cpus", "c"].into_iter().find_map(|name| args::values(arguments, name).last());
-    Guest {
+    GuestArguments {
         name: args::values(arguments, "name").last().map(str::to_owned),
         smp: smp::crosvm(cpus),
-        ..Guest::default()
+        ..GuestArguments::default()
     }
 }
 

@@ -10,7 +10,7 @@
 use super::cgroup::{Hierarchies, Membership};
 use super::facts::{MemoryFacts, MemorySource};
 use super::files::Reader;
-use super::guest::Guest;
+use super::guest::GuestArguments;
 use super::process::MAX_STATUS;
 use super::{guest_memory, numa_maps, numa_stat, proc_text};
 use crate::apply::ranges::parse_maps;
@@ -196,7 +196,7 @@ pub(super) struct Source<'a> {
     pub(super) pid: u32,
     pub(super) process: &'a Path,
     /// What its command line says.
-    pub(super) guest: &'a Guest,
+    pub(super) guest: &'a GuestArguments,
     pub(super) membership: &'a Membership,
     pub(super) hierarchies: &'a Hierarchies,
     /// Whether the cgroup is one that libvirt or Proxmox makes for a single VM.

@@ -293,7 +293,7 @@ impl Scanner {
             qmp_tries: &mut scan.cost.qmp_tries,
             young,
         };
-        let answer = monitor.look(&mut means, &mut self.reader);
+        let answer = monitor.identify_vcpus(&mut means, &mut self.reader);
         let threads = u32::try_from(monitor.threads().len()).unwrap_or(u32::MAX);
         scan.cost.threads = scan.cost.threads.saturating_add(threads);
         match answer {
@@ -427,7 +427,8 @@ impl Scanner {
         }
         let Monitor { pid, guest, definition, .. } = monitor;
         let process = definition::Process { pid: *pid, guest, manager, root: &self.root };
-        let found = definition.look(&process, (&mut self.reader, &mut self.aside)).clone();
+        let found =
+            definition.refresh_definition(&process, (&mut self.reader, &mut self.aside)).clone();
         if let Some(why) = definition.denied().filter(|_| !self.warned.definitions) {
             self.warned.definitions = true;
             scan.warnings.push(why.to_owned());

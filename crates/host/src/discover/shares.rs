@@ -4,7 +4,7 @@
 //! another of the same weight. All VMs are taken to want CPUs, whatever they use now: this is what each can count on.
 
 use super::facts::VmFacts;
-use instep_core::entitled::{Group, Vm, entitled};
+use instep_core::entitled::{EntitledVm, Group, entitled};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -42,9 +42,13 @@ pub fn shares(vms: &[VmFacts]) -> Vec<u32> {
     let groups: Vec<Group> = groups.into_values().collect();
     let all: f64 = vms.iter().map(|vm| f64::from(vm.weight)).sum();
     // A thread in the root counts like a cgroup of weight 100 there, and so does one of two VMs in one cgroup.
-    let leaf =
-        |vm: &VmFacts| Vm { group: id(vm.groups.first()), weight: 100.0, wants: all, most: all };
-    let leaves: Vec<Vm> = vms.iter().map(leaf).collect();
+    let leaf = |vm: &VmFacts| EntitledVm {
+        group: id(vm.groups.first()),
+        weight: 100.0,
+        wants: all,
+        most: all,
+    };
+    let leaves: Vec<EntitledVm> = vms.iter().map(leaf).collect();
     let has = entitled(all, &groups, &leaves).vms;
     let least = has.iter().copied().fold(LEAST, f64::min);
     let scale = (LEAST / least).min(f64::from(u32::MAX) / all);

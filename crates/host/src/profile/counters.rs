@@ -13,7 +13,7 @@ use perf_event::{Builder, Counter};
 use serde::Deserialize;
 use std::io;
 
-/// What is counted, in the order of [`Table::events`].
+/// What is counted, in the order of [`CounterTable::events`].
 pub const NAMES: [&str; 4] = ["fetch_stall", "fpu_stall", "l2_miss", "llc_miss"];
 const TABLES: [&str; 4] = [
     include_str!("events/amd-bulldozer.toml"),
@@ -29,7 +29,7 @@ const CYCLES: (u32, u64) = (0, 0);
 /// The events of one microarchitecture.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Table {
+pub struct CounterTable {
     /// The microarchitecture.
     pub name: String,
     /// Where the events are documented.
@@ -40,10 +40,10 @@ pub struct Table {
     family: u32,
     /// Ranges of `model`, both ends included.
     models: Vec<(u32, u32)>,
-    fetch_stall: Option<Event>,
-    fpu_stall: Option<Event>,
-    l2_miss: Option<Event>,
-    llc_miss: Option<Event>,
+    fetch_stall: Option<HardwareEvent>,
+    fpu_stall: Option<HardwareEvent>,
+    l2_miss: Option<HardwareEvent>,
+    llc_miss: Option<HardwareEvent>,
     /// Spin hints, where they can be counted.
     pause: Option<Pause>,
 }
@@ -72,7 +72,7 @@ impl Pause {
 /// An event as the processor numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Event {
+pub struct HardwareEvent {
     /// Event select; AMD's have 12 bits.
     pub code: u16,
     /// Unit mask.
@@ -90,11 +90,11 @@ pub struct Cpu {
     pub model: u32,
 }
 
-impl Table {
+impl CounterTable {
     /// The table of this processor among all that there are.
     #[must_use]
     pub fn of(cpu: &Cpu) -> Option<Self> {
-        let fits = |table: &Table| {
+        let fits = |table: &CounterTable| {
             let model = |range: &(u32, u32)| (range.0..=range.1).contains(&cpu.model);
             table.vendor == cpu.vendor
                 && table.family == cpu.family
@@ -105,12 +105,12 @@ impl Table {
 
     /// Its events in the order of [`NAMES`]; `None` for what the processor cannot count.
     #[must_use]
-    pub fn events(&self) -> [Option<Event>; 4] {
+    pub fn events(&self) -> [Option<HardwareEvent>; 4] {
         [self.fetch_stall, self.fpu_stall, self.l2_miss, self.llc_miss]
     }
 }
 
-impl Event {
+impl HardwareEvent {
     /// The configuration word: bits 8 to 11 of the code are in bits 32 to 35 (x86 `format/event`).
     #[must_use]
     pub fn config(self) -> u64 {
@@ -139,9 +139,13 @@ impl PauseCounters {
     ///
     /// # Errors
     /// The kernel refuses the events.
-    pub fn of_threads(tids: &[Tid], guests: bool, table: &Table) -> Result<Option<Self>, Error> {
+    pub fn of_threads(
+        tids: &[Tid],
+        guests: bool,
+        table: &CounterTable,
+    ) -> Result<Option<Self>, Error> {
         let Some(pause) = table.pause else { return Ok(None) };
-        let event = Event { code: pause.code, umask: pause.umask };
+        let event = HardwareEvent { code: pause.code, umask: pause.umask };
         let words = [Some((RAW, event.config())), Some(CYCLES)];
         let of = if guests { Of::Guest } else { Of::Thread };
         let open = |tid: &Tid| match Counters::open(tid.0, &words, of) {
@@ -170,7 +174,7 @@ impl PauseCounters {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn parse(text: &str) -> Result<Table, String> {
+pub fn parse(text: &str) -> Result<CounterTable, String> {
     toml::from_str(text).map_err(|error| error.to_string())
 }
 
@@ -192,14 +196,14 @@ pub fn cpu(cpuinfo: &str) -> Cpu {
 ///
 /// # Errors
 /// Why none does: no counters, or no table for this processor.
-pub fn choose(root: &Root) -> Result<Table, Error> {
+pub fn choose(root: &Root) -> Result<CounterTable, Error> {
     let next = "places are told apart by time alone".to_owned();
     if root.read_opt("sys/bus/event_source/devices/cpu/type")?.is_none() {
         let what = "this machine has no hardware counters (virtual machines often hide them)";
         return Err(Error::Unusable { what: what.to_owned(), next });
     }
     let cpu = cpu(&root.read("proc/cpuinfo")?);
-    Table::of(&cpu).ok_or_else(|| Error::Unusable {
+    CounterTable::of(&cpu).ok_or_else(|| Error::Unusable {
         what: format!(
             "no event table for {} family {:#x} model {:#x}",
             cpu.vendor, cpu.family, cpu.model
@@ -236,7 +240,7 @@ impl Counters {
     ///
     /// # Errors
     /// The kernel refuses the events.
-    pub fn of_command(pid: u32, table: &Table) -> Result<Self, Error> {
+    pub fn of_command(pid: u32, table: &CounterTable) -> Result<Self, Error> {
         let words = table.events().map(|event| event.map(|event| (RAW, event.config())));
         Self::open(pid, &words, Of::Command)
             .map_err(|error| Error::system("cannot count events", error))
@@ -293,7 +297,7 @@ mod tests {
     fn the_processors_of_the_published_experiments_have_their_tables() {
         let of = |vendor: &str, family, model| {
             let cpu = Cpu { vendor: vendor.to_owned(), family, model };
-            Table::of(&cpu).map(|table| table.name)
+            CounterTable::of(&cpu).map(|table| table.name)
         };
         assert!(of("AuthenticAMD", 0x15, 2).unwrap().contains("Piledriver"), "Opteron 6376");
         assert_eq!(of("GenuineIntel", 6, 0x55).unwrap(), "Intel Skylake server");
@@ -317,12 +321,12 @@ mod tests {
     #[test]
     fn zen_2_has_what_came_from_memory_for_misses_of_the_last_level() {
         let events = parse(TABLES[1]).unwrap().events();
-        assert_eq!(events[3], Some(Event { code: 0x43, umask: 0x48 }));
+        assert_eq!(events[3], Some(HardwareEvent { code: 0x43, umask: 0x48 }));
     }
 
     #[test]
     fn codes_of_twelve_bits_are_split() {
-        assert_eq!(Event { code: 0x1d7, umask: 0x12 }.config(), 0x1_0000_12d7);
+        assert_eq!(HardwareEvent { code: 0x1d7, umask: 0x12 }.config(), 0x1_0000_12d7);
     }
 
     #[test]

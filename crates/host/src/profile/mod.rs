@@ -14,4 +14,4 @@ pub mod watch;
 
 pub use counters::{Counters, PauseCounters};
 pub use tracer::Tracer;
-pub use watch::{Target, Watch};
+pub use watch::{Target, ThreadWatch};

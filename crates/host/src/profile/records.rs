@@ -22,7 +22,7 @@ const TRAILER: usize = 24;
 
 /// Something that happened to a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct ThreadEvent {
     /// When, on the clock of the event.
     pub at: Nanos,
     /// The process.
@@ -32,12 +32,12 @@ pub struct Event {
     /// The CPU it is on.
     pub cpu: u32,
     /// What.
-    pub what: What,
+    pub what: ThreadEventKind,
 }
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum ThreadEventKind {
     /// It began to run.
     In,
     /// It stopped although it could run on.
@@ -56,7 +56,7 @@ pub enum What {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decoded {
     /// Events in the order of the buffer.
-    pub events: Vec<Event>,
+    pub events: Vec<ThreadEvent>,
     /// Records the kernel had no room for.
     pub lost: u64,
     /// Offset of a damaged record, at which decoding ended.
@@ -79,21 +79,21 @@ fn take(record: &Record<'_>, decoded: &mut Decoded) -> Option<()> {
         RECORD_SAMPLE => {
             let address = u64_at(body, 0)?;
             let user = record.is_of_user();
-            let what = if user { What::At(address) } else { What::Kernel };
+            let what = if user { ThreadEventKind::At(address) } else { ThreadEventKind::Kernel };
             decoded.events.push(event(body.get(8..)?, what)?);
         }
         RECORD_SWITCH => {
             let what = match (misc & MISC_SWITCH_OUT != 0, misc & MISC_SWITCH_OUT_PREEMPT != 0) {
-                (false, _) => What::In,
-                (true, true) => What::Preempted,
-                (true, false) => What::Blocked,
+                (false, _) => ThreadEventKind::In,
+                (true, true) => ThreadEventKind::Preempted,
+                (true, false) => ThreadEventKind::Blocked,
             };
             decoded.events.push(event(body, what)?);
         }
         RECORD_EXIT => {
             let (pid, tid, at) = (u32_at(body, 0)?, u32_at(body, 8)?, Nanos(u64_at(body, 16)?));
             let cpu = u32_at(body, 24 + 16)?;
-            decoded.events.push(Event { at, pid, tid, cpu, what: What::Ended });
+            decoded.events.push(ThreadEvent { at, pid, tid, cpu, what: ThreadEventKind::Ended });
         }
         RECORD_LOST => decoded.lost = decoded.lost.saturating_add(u64_at(body, 8)?),
         RECORD_LOST_SAMPLES => decoded.lost = decoded.lost.saturating_add(u64_at(body, 0)?),
@@ -103,10 +103,10 @@ fn take(record: &Record<'_>, decoded: &mut Decoded) -> Option<()> {
 }
 
 /// The event of whom and when that `bytes` begin with.
-fn event(bytes: &[u8], what: What) -> Option<Event> {
+fn event(bytes: &[u8], what: ThreadEventKind) -> Option<ThreadEvent> {
     bytes.get(..TRAILER)?;
     let (pid, tid, cpu) = (u32_at(bytes, 0)?, u32_at(bytes, 4)?, u32_at(bytes, 16)?);
-    Some(Event { pid, tid, at: Nanos(u64_at(bytes, 8)?), cpu, what })
+    Some(ThreadEvent { pid, tid, at: Nanos(u64_at(bytes, 8)?), cpu, what })
 }
 
 #[cfg(test)]
@@ -141,14 +141,15 @@ mod tests {
         bytes.extend(record_of(RECORD_LOST, 0, &[1, 5, WHO, 140, 0]));
         bytes.extend(record_of(77, 0, &[1]));
         let decoded = decode(&bytes);
-        let what: Vec<(u64, What)> = decoded.events.iter().map(|e| (e.at.0, e.what)).collect();
+        let what: Vec<(u64, ThreadEventKind)> =
+            decoded.events.iter().map(|e| (e.at.0, e.what)).collect();
         let expected = [
-            (100, What::In),
-            (110, What::At(0xabc)),
-            (115, What::Kernel),
-            (120, What::Blocked),
-            (130, What::Preempted),
-            (135, What::Ended),
+            (100, ThreadEventKind::In),
+            (110, ThreadEventKind::At(0xabc)),
+            (115, ThreadEventKind::Kernel),
+            (120, ThreadEventKind::Blocked),
+            (130, ThreadEventKind::Preempted),
+            (135, ThreadEventKind::Ended),
         ];
         assert_eq!(what, expected);
         assert!(decoded.events.iter().all(|event| (event.pid, event.tid) == (7, 8)));

@@ -11,7 +11,7 @@
 //! woken. Where that is much of the waiting, there is no co-run: it would seem the better, the longer
 //! they wait.
 
-use super::records::{Event, What};
+use super::records::{ThreadEvent, ThreadEventKind};
 use instep_core::measure::VmMeter;
 use instep_core::profile::{Interval, ThreadSum};
 use instep_core::units::{Milli, Nanos};
@@ -62,11 +62,13 @@ enum State {
 impl Timeline {
     /// Takes an event, of equal or later time than the one before. Who is sampled runs, even if
     /// nothing told that it began to.
-    pub fn take(&mut self, event: &Event) {
+    pub fn take(&mut self, event: &ThreadEvent) {
         let state = match event.what {
-            What::In | What::At(_) | What::Kernel => State::Running,
-            What::Preempted => State::Preempted,
-            What::Blocked | What::Ended => State::Blocked,
+            ThreadEventKind::In | ThreadEventKind::At(_) | ThreadEventKind::Kernel => {
+                State::Running
+            }
+            ThreadEventKind::Preempted => State::Preempted,
+            ThreadEventKind::Blocked | ThreadEventKind::Ended => State::Blocked,
         };
         self.advance(event.at);
         let before = match state {
@@ -78,9 +80,12 @@ impl Timeline {
         }
         self.change(event.tid, state, event.at);
         match event.what {
-            What::Preempted => self.involuntary += 1,
-            What::Blocked => self.voluntary += 1,
-            What::In | What::At(_) | What::Kernel | What::Ended => {}
+            ThreadEventKind::Preempted => self.involuntary += 1,
+            ThreadEventKind::Blocked => self.voluntary += 1,
+            ThreadEventKind::In
+            | ThreadEventKind::At(_)
+            | ThreadEventKind::Kernel
+            | ThreadEventKind::Ended => {}
         }
     }
 
@@ -161,19 +166,19 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn event(at: u64, tid: u32, what: What) -> Event {
-        Event { at: Nanos(at), pid: 1, tid, cpu: tid, what }
+    fn event(at: u64, tid: u32, what: ThreadEventKind) -> ThreadEvent {
+        ThreadEvent { at: Nanos(at), pid: 1, tid, cpu: tid, what }
     }
 
     #[test]
     fn levels_and_intervals_follow_the_switches() {
         let mut timeline = Timeline::default();
         for (at, tid, what) in [
-            (100, 1, What::In),
-            (110, 2, What::In),
-            (120, 1, What::Preempted),
-            (130, 1, What::In),
-            (150, 2, What::Blocked),
+            (100, 1, ThreadEventKind::In),
+            (110, 2, ThreadEventKind::In),
+            (120, 1, ThreadEventKind::Preempted),
+            (130, 1, ThreadEventKind::In),
+            (150, 2, ThreadEventKind::Blocked),
         ] {
             timeline.take(&event(at, tid, what));
         }
@@ -182,7 +187,7 @@ mod tests {
         assert_eq!(timeline.intervals, [interval]);
         assert_eq!(timeline.levels, [Nanos(0), Nanos(30), Nanos(30)]);
         assert_eq!((timeline.voluntary, timeline.involuntary), (1, 1));
-        timeline.take(&event(190, 1, What::Blocked));
+        timeline.take(&event(190, 1, ThreadEventKind::Blocked));
         timeline.cut(Nanos(200));
         assert_eq!(timeline.intervals[1].run, Nanos(30));
         assert_eq!(timeline.levels[0], Nanos(10));
@@ -195,12 +200,12 @@ mod tests {
         let told = |waited: u64| {
             let mut timeline = Timeline::default();
             for (at, tid, what) in [
-                (100, 1, What::In),
-                (110, 2, What::In),
-                (120, 1, What::Preempted),
-                (130, 1, What::In),
-                (150, 2, What::Blocked),
-                (190, 1, What::Blocked),
+                (100, 1, ThreadEventKind::In),
+                (110, 2, ThreadEventKind::In),
+                (120, 1, ThreadEventKind::Preempted),
+                (130, 1, ThreadEventKind::In),
+                (150, 2, ThreadEventKind::Blocked),
+                (190, 1, ThreadEventKind::Blocked),
             ] {
                 timeline.take(&event(at, tid, what));
             }
@@ -215,8 +220,8 @@ mod tests {
     #[test]
     fn who_is_found_running_runs_though_it_never_began() {
         let mut timeline = Timeline::default();
-        timeline.take(&event(1, 1, What::Kernel));
-        timeline.take(&event(6, 1, What::At(7)));
+        timeline.take(&event(1, 1, ThreadEventKind::Kernel));
+        timeline.take(&event(6, 1, ThreadEventKind::At(7)));
         timeline.cut(Nanos(11));
         assert_eq!(timeline.intervals[0].run, Nanos(10));
     }
@@ -224,8 +229,8 @@ mod tests {
     #[test]
     fn who_ended_runs_no_more_and_did_not_block() {
         let mut timeline = Timeline::default();
-        timeline.take(&event(1, 1, What::In));
-        timeline.take(&event(6, 1, What::Ended));
+        timeline.take(&event(1, 1, ThreadEventKind::In));
+        timeline.take(&event(6, 1, ThreadEventKind::Ended));
         timeline.cut(Nanos(11));
         assert_eq!((timeline.intervals[0].run, timeline.voluntary), (Nanos(5), 0));
     }
@@ -234,7 +239,7 @@ mod tests {
     fn a_cpu_runs_one_thread_though_a_record_was_lost() {
         let mut timeline = Timeline::default();
         for (at, tid) in [(1, 1), (6, 2), (8, 3)] {
-            timeline.take(&Event { cpu: 0, ..event(at, tid, What::In) });
+            timeline.take(&ThreadEvent { cpu: 0, ..event(at, tid, ThreadEventKind::In) });
         }
         timeline.cut(Nanos(11));
         assert_eq!(timeline.intervals[0].run, Nanos(10));
@@ -243,7 +248,7 @@ mod tests {
     #[test]
     fn a_switch_told_twice_counts_a_thread_once() {
         let mut timeline = Timeline::default();
-        [1, 2].iter().for_each(|at| timeline.take(&event(*at, 1, What::In)));
+        [1, 2].iter().for_each(|at| timeline.take(&event(*at, 1, ThreadEventKind::In)));
         timeline.cut(Nanos(11));
         assert_eq!(timeline.intervals[0].run, Nanos(10));
     }
@@ -257,7 +262,7 @@ mod tests {
             let mut at = 1000;
             for (step, tid, what) in events {
                 at += step;
-                let all = [What::In, What::Preempted, What::Blocked, What::At(7), What::Kernel];
+                let all = [ThreadEventKind::In, ThreadEventKind::Preempted, ThreadEventKind::Blocked, ThreadEventKind::At(7), ThreadEventKind::Kernel];
                 let what = all[usize::from(what)];
                 timeline.take(&event(at, tid, what));
                 if step % 7 == 0 {

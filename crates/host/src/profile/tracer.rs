@@ -8,7 +8,7 @@
 //! count neither as running nor as waiting.
 
 use super::code::Code;
-use super::records::{self, Event, What};
+use super::records::{self, ThreadEvent, ThreadEventKind};
 use super::timeline::Timeline;
 use crate::error::Error;
 use crate::system;
@@ -37,7 +37,7 @@ const MAX_PENDING: usize = 1 << 20;
 /// A tracing in progress; it ends when dropped.
 pub struct Tracer {
     rings: Vec<Sampler>,
-    pending: Vec<Event>,
+    pending: Vec<ThreadEvent>,
     timeline: Timeline,
     code: Code,
     sample: Nanos,
@@ -186,7 +186,7 @@ impl Tracer {
 
     fn add_to_timeline(&mut self, count: usize) {
         for event in self.pending.drain(..count) {
-            if let What::At(address) = event.what {
+            if let ThreadEventKind::At(address) = event.what {
                 let kind = match self.code.spins(event.pid, address) {
                     Some(true) => 0,
                     Some(false) => 1,

@@ -39,7 +39,7 @@ pub enum Target {
 
 /// A watching in progress.
 #[derive(Debug)]
-pub struct Watch {
+pub struct ThreadWatch {
     root: Root,
     target: Target,
     /// When the last look was, on the monotonic clock.
@@ -71,14 +71,14 @@ struct Known {
 
 /// What one look saw.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct WatchSample {
     /// Threads that are there.
     pub threads: usize,
     /// What was added; `None` for the first look.
     pub interval: Option<Interval>,
 }
 
-impl Watch {
+impl ThreadWatch {
     /// A watching of `target` on the running host. What threads did before the first look does not
     /// count; what threads that appear later did, does.
     #[must_use]
@@ -106,18 +106,18 @@ impl Watch {
 
     /// Looks at every thread; the time since the look before becomes an interval. No thread is left
     /// when `threads` is 0.
-    pub fn take_sample(&mut self) -> Look {
+    pub fn take_sample(&mut self) -> WatchSample {
         let now = system::clocks().0;
         self.look_at(now, self.looks.is_multiple_of(STATUS_LOOKS))
     }
 
     /// The last look, which reads the counts of context switches, too.
-    pub fn end(&mut self) -> Look {
+    pub fn end(&mut self) -> WatchSample {
         let now = system::clocks().0;
         self.look_at(now, true)
     }
 
-    fn look_at(&mut self, now: Nanos, count_switches: bool) -> Look {
+    fn look_at(&mut self, now: Nanos, count_switches: bool) -> WatchSample {
         let first = self.last.is_none();
         let at = self.intervals.len();
         let (mut run, mut wait) = (0u64, 0u64);
@@ -174,7 +174,7 @@ impl Watch {
         } else {
             self.overflow = true;
         }
-        Look { threads: self.threads.len(), interval }
+        WatchSample { threads: self.threads.len(), interval }
     }
 
     fn drop_ended(&mut self) {
@@ -349,13 +349,13 @@ mod tests {
     fn what_was_before_the_first_look_does_not_count_and_what_is_new_later_does() {
         let dir = tempfile::tempdir().unwrap();
         thread(dir.path(), 10, 1, 10, 1000, 50);
-        let mut watch = Watch::at(Root::at(dir.path()), Target::Process(10));
+        let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Process(10));
         assert_eq!(watch.look_at(Nanos(100), true).interval, None);
         thread(dir.path(), 10, 1, 10, 1600, 52);
         thread(dir.path(), 10, 1, 11, 300, 5);
         let look = watch.look_at(Nanos(1100), true);
         let expected = Interval { length: Nanos(1000), run: Nanos(900), wait: Nanos(90) };
-        assert_eq!(look, Look { threads: 2, interval: Some(expected) });
+        assert_eq!(look, WatchSample { threads: 2, interval: Some(expected) });
         let watched = watch.watched(4);
         assert_eq!((watched.voluntary, watched.involuntary), (7, 3));
         assert_eq!(watched.workers(), 2);
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn what_the_machine_did_beside_it_is_of_others() {
         let dir = tempfile::tempdir().unwrap();
-        let mut watch = Watch::at(Root::at(dir.path()), Target::Process(10));
+        let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Process(10));
         let mut look = |at: u64, machine: u64, run: u64| {
             thread(dir.path(), 10, 1, 10, run, 0);
             let line = format!("cpu  {machine} 0 0 500 0 0 0 {} 0 0\n", machine / 10);
@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_thread_of_the_same_number_begins_anew() {
         let dir = tempfile::tempdir().unwrap();
-        let mut watch = Watch::at(Root::at(dir.path()), Target::Process(10));
+        let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Process(10));
         watch.look_at(Nanos(1), true);
         thread(dir.path(), 10, 1, 10, 1000, 50);
         watch.look_at(Nanos(2), true);
@@ -399,7 +399,7 @@ mod tests {
         for (pid, ppid) in [(5, 1), (20, 7), (8, 20), (9, 8), (30, 5), (7, 1)] {
             thread(dir.path(), pid, ppid, pid, 100, 0);
         }
-        let mut watch = Watch::at(Root::at(dir.path()), Target::Descendants(7));
+        let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Descendants(7));
         assert_eq!(watch.look_at(Nanos(1), true).threads, 3);
         // 9 loses its parent and stays; 30 stays a stranger.
         fs::remove_dir_all(dir.path().join("proc/8")).unwrap();
@@ -412,7 +412,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         thread(dir.path(), 10, 1, 10, 1000, 50);
         fs::write(dir.path().join("proc/10/task/10/schedstat"), "1 x").unwrap();
-        let mut watch = Watch::at(Root::at(dir.path()), Target::Process(10));
+        let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Process(10));
         assert_eq!(watch.look_at(Nanos(1), true).threads, 0);
         assert!(check(&Root::at(dir.path())).unwrap_err().to_string().contains("schedstat"));
     }
@@ -422,7 +422,7 @@ mod tests {
         let script = "while :; do :; done";
         let mut child =
             Command::new("sh").args(["-c", script]).stdin(Stdio::null()).spawn().unwrap();
-        let mut watch = Watch::new(Target::Process(child.id()));
+        let mut watch = ThreadWatch::new(Target::Process(child.id()));
         watch.take_sample();
         let end = Instant::now() + Duration::from_secs(30);
         // On a busy machine it takes a while to get some CPU time.

@@ -31,7 +31,7 @@ pub struct DemoOptions {
 
 /// How the demo ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DemoResult {
     /// Everything was shown, and held as proven from /proc.
     Shown,
     /// Something was not as it should be; it was said what.
@@ -45,12 +45,12 @@ pub enum Verdict {
 /// # Errors
 /// When the machine lacks something (the error says what to install), or a guest or a command
 /// fails. Guests and temporary files are gone in any case.
-pub fn run(options: &DemoOptions) -> anyhow::Result<Verdict> {
+pub fn run(options: &DemoOptions) -> anyhow::Result<DemoResult> {
     let stop = Stop::on_signals()?;
     match story::run(options, &stop) {
         Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted)) => {
             eprintln!("interrupted: the guests and all temporary files are gone");
-            Ok(Verdict::Interrupted)
+            Ok(DemoResult::Interrupted)
         }
         result => result,
     }

@@ -1,6 +1,6 @@
 //! The shape of an emulated host, as TOML describes it, and the QEMU command line that makes it.
 //!
-//! Pure: a [`Machine`] in, arguments out. CPU numbers are the kernel's: QEMU counts threads
+//! Pure: a [`HostMachine`] in, arguments out. CPU numbers are the kernel's: QEMU counts threads
 //! first, then cores, then sockets, and so does Linux when it numbers by APIC id order here.
 
 use super::xen;
@@ -80,7 +80,7 @@ pub enum XenScheduler {
 /// The shape of an emulated host.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Machine {
+pub struct HostMachine {
     /// What runs its guests.
     #[serde(default)]
     pub hypervisor: Hypervisor,
@@ -117,7 +117,7 @@ fn one() -> u32 {
     1
 }
 
-impl Machine {
+impl HostMachine {
     /// Checks what the types cannot say.
     ///
     /// # Errors
@@ -352,8 +352,8 @@ impl Files<'_> {
 mod tests {
     use super::*;
 
-    fn machine(text: &str) -> Result<Machine, String> {
-        let machine: Machine = toml::from_str(text).map_err(|error| error.to_string())?;
+    fn machine(text: &str) -> Result<HostMachine, String> {
+        let machine: HostMachine = toml::from_str(text).map_err(|error| error.to_string())?;
         machine.check().map(|()| machine)
     }
 

@@ -30,7 +30,7 @@ use crate::workdir;
 use channel::{Answer, Channel, Ready, Silence};
 use emulator::Emulator;
 use kernel::HostKernel;
-use machine::{Clock, Files, Machine};
+use machine::{Clock, Files, HostMachine};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
@@ -94,7 +94,7 @@ impl Host {
     /// # Errors
     /// When the image cannot be written, QEMU cannot be started, or `stop` is raised.
     pub fn spawn(
-        machine: &Machine,
+        machine: &HostMachine,
         emulator: &Emulator,
         kernel: &HostKernel,
         life: Duration,

@@ -8,7 +8,7 @@
 //! It knows nothing of scenarios; what goes into dom0's initramfs is written by `image.rs`.
 
 use super::kernel::{HostKernel, only_name, unpack_modules};
-use super::machine::{Clock, Machine, XenScheduler};
+use super::machine::{Clock, HostMachine, XenScheduler};
 use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::command;
@@ -120,7 +120,7 @@ impl Xen {
 ///
 /// # Errors
 /// A message that names the wrong value.
-pub fn check(machine: &Machine) -> Result<(), String> {
+pub fn check(machine: &HostMachine) -> Result<(), String> {
     let wrong = |what: &str| Err(format!("host: hypervisor = \"xen\" {what}"));
     if machine.threads != 1 {
         return wrong("has threads = 1 only: QEMU shows Xen no SMT");
@@ -146,7 +146,7 @@ pub fn check(machine: &Machine) -> Result<(), String> {
 
 /// Xen's own command line.
 #[must_use]
-pub fn command_line(machine: &Machine) -> String {
+pub fn command_line(machine: &HostMachine) -> String {
     let scheduler = machine.scheduler.map_or("", |scheduler| match scheduler {
         XenScheduler::Credit => " sched=credit",
         XenScheduler::Credit2 => " sched=credit2",
@@ -156,7 +156,7 @@ pub fn command_line(machine: &Machine) -> String {
 
 /// The memory in MiB that a machine has for domains.
 #[must_use]
-pub fn memory_for_domains(machine: &Machine) -> u64 {
+pub fn memory_for_domains(machine: &HostMachine) -> u64 {
     machine.memory_mib.saturating_sub(DOM0_MIB + BOOT_MIB)
 }
 

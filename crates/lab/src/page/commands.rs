@@ -5,7 +5,7 @@
 //! is JSON is folded away, since it is for programs.
 
 use crate::scenario::check::Check;
-use crate::scenario::report::{Report, StepReport};
+use crate::scenario::report::{LabReport, StepReport};
 use instep_report::html::escaped;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 const MOST_LINES: usize = 80;
 
 /// A numbered section for each command of a run, with what it printed and what was checked.
-pub(super) fn draw(report: &Report) -> String {
+pub(super) fn draw(report: &LabReport) -> String {
     let mut html = String::new();
     let (mut from, mut number) = (0, 0);
     for step in &report.steps {

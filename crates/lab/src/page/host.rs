@@ -4,10 +4,10 @@
 //! Boxes that wrap, not a picture: it is read on narrow screens, too, and by screen readers.
 
 use super::Colours;
-use crate::host::machine::Machine;
+use crate::host::machine::HostMachine;
 use crate::records::cpus_in_words;
-use crate::scenario::evidence::{GuestSeen, Observation};
-use crate::scenario::report::Report;
+use crate::scenario::evidence::{GuestSeen, LabObservation};
+use crate::scenario::report::LabReport;
 use instep_report::html::escaped;
 use std::fmt::Write as _;
 
@@ -17,8 +17,8 @@ pub(super) struct Scale(u64);
 
 impl Scale {
     /// The most that guests have on one node at any moment.
-    pub(super) fn of(report: &Report) -> Self {
-        let on_node = |seen: &Observation| {
+    pub(super) fn of(report: &LabReport) -> Self {
+        let on_node = |seen: &LabObservation| {
             let node = |node| seen.guests.iter().map(|guest| on(guest, node)).sum::<u64>();
             (0..report.host.nodes).map(node).max().unwrap_or(0)
         };
@@ -35,7 +35,12 @@ fn on(guest: &GuestSeen, node: u32) -> u64 {
     guest.memory_bytes_by_node.get(node as usize).copied().unwrap_or(0)
 }
 
-pub(super) fn draw(host: &Machine, seen: &Observation, colours: &Colours, scale: Scale) -> String {
+pub(super) fn draw(
+    host: &HostMachine,
+    seen: &LabObservation,
+    colours: &Colours,
+    scale: Scale,
+) -> String {
     let mut html = String::from("<div class=\"host\">\n");
     for node in 0..host.nodes {
         let _ = writeln!(html, "<div class=\"node\">\n<h3>node {node}</h3>\n<div class=\"cores\">");
@@ -64,7 +69,7 @@ pub(super) fn draw(host: &Machine, seen: &Observation, colours: &Colours, scale:
 }
 
 /// A hardware thread and the vCPUs that ran there last.
-fn thread(cpu: u32, seen: &Observation, colours: &Colours) -> String {
+fn thread(cpu: u32, seen: &LabObservation, colours: &Colours) -> String {
     let mut html = format!("<div class=\"thread\"><span class=\"cpu\">CPU {cpu}</span>");
     let mut empty = true;
     for guest in &seen.guests {
@@ -90,7 +95,7 @@ fn thread(cpu: u32, seen: &Observation, colours: &Colours) -> String {
 }
 
 /// A node's memory by guest: a bar, and the same in words.
-fn memory(node: u32, seen: &Observation, colours: &Colours, scale: Scale) -> String {
+fn memory(node: u32, seen: &LabObservation, colours: &Colours, scale: Scale) -> String {
     let mut bar = String::new();
     let mut words = Vec::new();
     for guest in &seen.guests {
@@ -121,7 +126,7 @@ fn memory(node: u32, seen: &Observation, colours: &Colours, scale: Scale) -> Str
 }
 
 /// What each guest's vCPUs may use, in words.
-fn allowed(seen: &Observation) -> String {
+fn allowed(seen: &LabObservation) -> String {
     let mut html = String::from("<ul class=\"allowed\">\n");
     for guest in &seen.guests {
         let mut parts: Vec<String> = Vec::new();

@@ -13,7 +13,7 @@ mod timeline;
 
 use crate::records;
 use crate::scenario::check::Check;
-use crate::scenario::report::{Report, StepReport};
+use crate::scenario::report::{LabReport, StepReport};
 use instep_report::html::escaped;
 pub use speeds::{Look, Phase, Speeds};
 use std::fmt::Write as _;
@@ -46,7 +46,7 @@ pub struct Act<'a> {
 
 /// Draws a report.
 #[must_use]
-pub fn draw(report: &Report, words: &Words<'_>) -> String {
+pub fn draw(report: &LabReport, words: &Words<'_>) -> String {
     let title = if words.title.is_empty() { &report.scenario } else { words.title };
     let mut html =
         format!("<p>{}</p>\n{}{}", escaped(&report.about), verdict(report), legend(report),);
@@ -106,9 +106,9 @@ fn compared(act: &Act<'_>, number: usize) -> String {
 
 /// The name of the observation a step made, and what it saw.
 fn observed<'a>(
-    report: &'a Report,
+    report: &'a LabReport,
     step: &'a StepReport,
-) -> Option<(&'a str, &'a crate::scenario::evidence::Observation)> {
+) -> Option<(&'a str, &'a crate::scenario::evidence::LabObservation)> {
     let name = step.step.strip_prefix("observe ")?;
     Some((name, report.observations.get(name)?))
 }
@@ -117,7 +117,7 @@ fn observed<'a>(
 struct Colours(Vec<String>);
 
 impl Colours {
-    fn of(report: &Report) -> Self {
+    fn of(report: &LabReport) -> Self {
         let mut names: Vec<String> = Vec::new();
         let guests = report.samples.iter().flat_map(|sample| &sample.guests);
         let seen = report.observations.values().flat_map(|seen| &seen.guests);
@@ -136,7 +136,7 @@ impl Colours {
     }
 }
 
-fn verdict(report: &Report) -> String {
+fn verdict(report: &LabReport) -> String {
     let (all, failed) = (report.checks.len(), report.checks.iter().filter(|c| !c.held).count());
     match (all, failed) {
         (0, _) => String::new(),
@@ -151,7 +151,7 @@ fn verdict(report: &Report) -> String {
     }
 }
 
-fn legend(report: &Report) -> String {
+fn legend(report: &LabReport) -> String {
     let colours = Colours::of(report);
     if colours.0.is_empty() {
         return String::new();
@@ -193,7 +193,7 @@ fn checked(checks: &[Check]) -> String {
 }
 
 /// What Instep says that it changed and why.
-fn reasons(report: &Report) -> String {
+fn reasons(report: &LabReport) -> String {
     let mut lines = Vec::new();
     let mut last = 0;
     for output in report.steps.iter().filter_map(|step| step.stdout.as_ref()) {
@@ -217,7 +217,7 @@ fn reasons(report: &Report) -> String {
 }
 
 /// What the results are worth.
-fn worth(report: &Report) -> String {
+fn worth(report: &LabReport) -> String {
     let (clock, seconds) = (&report.clock, &report.seconds);
     let kind = format!("{:?}", clock.kind).to_lowercase();
     let host = &report.host;

@@ -1,10 +1,10 @@
 //! The page draws what a report holds, stands alone, and lets no text of a guest become markup.
 
 use super::*;
-use crate::host::machine::{Hypervisor, Machine};
+use crate::host::machine::{HostMachine, Hypervisor};
 use crate::scenario::check::result;
-use crate::scenario::evidence::{GuestSeen, Observation, ThreadSeen};
-use crate::scenario::report::{Sample, Seconds};
+use crate::scenario::evidence::{GuestSeen, LabObservation, ThreadSeen};
+use crate::scenario::report::{LabSample, Seconds};
 use std::collections::BTreeMap;
 
 fn guest(name: &str, home: u32, mib: [u64; 2]) -> GuestSeen {
@@ -36,15 +36,17 @@ fn step(name: &str, began: f64, checks: usize) -> StepReport {
     }
 }
 
-fn report(name: &str) -> Report {
-    let host: Machine =
+fn report(name: &str) -> LabReport {
+    let host: HostMachine =
         toml::from_str("nodes = 2\ncores = 2\nthreads = 2\nmemory = '1GiB'").unwrap();
-    let seen =
-        |mib| Observation { guests: vec![guest(name, 0, mib)], online: vec![0, 1, 2, 3, 4, 5, 6] };
+    let seen = |mib| LabObservation {
+        guests: vec![guest(name, 0, mib)],
+        online: vec![0, 1, 2, 3, 4, 5, 6],
+    };
     let (before, after) = (seen([0, 80]), seen([60, 20]));
     let samples =
-        vec![Sample::of(&before, 1.0), Sample::of(&before, 2.0), Sample::of(&after, 11.0)];
-    Report {
+        vec![LabSample::of(&before, 1.0), LabSample::of(&before, 2.0), LabSample::of(&after, 11.0)];
+    LabReport {
         schema: "instep.lab/1",
         scenario: "x".to_owned(),
         about: "about <it>".to_owned(),

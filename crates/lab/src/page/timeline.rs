@@ -5,7 +5,7 @@
 //! any screen. Between two looks the earlier one is drawn: nothing is made up.
 
 use super::{Colours, observed};
-use crate::scenario::report::{MemorySample, Report};
+use crate::scenario::report::{LabReport, MemorySample};
 use instep_report::html::escaped;
 use std::fmt::Write as _;
 
@@ -33,7 +33,7 @@ impl Axis {
     }
 }
 
-pub(super) fn draw(report: &Report, colours: &Colours) -> String {
+pub(super) fn draw(report: &LabReport, colours: &Colours) -> String {
     let (Some(first), Some(last)) = (report.samples.first(), report.samples.last()) else {
         return String::new();
     };
@@ -61,8 +61,8 @@ pub(super) fn draw(report: &Report, colours: &Colours) -> String {
     html
 }
 
-fn guest(report: &Report, name: &str, axis: Axis, class: &str) -> String {
-    let at = |sample: &crate::scenario::report::Sample| axis.x(sample.seconds);
+fn guest(report: &LabReport, name: &str, axis: Axis, class: &str) -> String {
+    let at = |sample: &crate::scenario::report::LabSample| axis.x(sample.seconds);
     let points: Vec<Point<'_>> = report
         .samples
         .iter()
@@ -129,7 +129,7 @@ fn stairs(points: &[Point<'_>], height: impl Fn(&MemorySample) -> f64) -> String
 }
 
 /// The moments' numbers below their times.
-fn marks(report: &Report, axis: Axis) -> String {
+fn marks(report: &LabReport, axis: Axis) -> String {
     let mut html = String::from("<div class=\"marks\">");
     let moments = report.steps.iter().filter(|step| observed(report, step).is_some());
     for (step, number) in moments.zip(1..) {

@@ -2,9 +2,9 @@
 //! found, whether it held or not.
 
 use super::GuestPlan;
-use super::evidence::{GuestSeen, Observation, ThreadSeen};
+use super::evidence::{GuestSeen, LabObservation, ThreadSeen};
 use super::hold::{Hold, Part};
-use crate::host::machine::Machine;
+use crate::host::machine::HostMachine;
 use instep_core::wording::Count;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -31,10 +31,10 @@ pub struct Check {
 #[must_use]
 pub fn check(
     hold: &Hold,
-    seen: &Observation,
-    earlier: &BTreeMap<String, Observation>,
+    seen: &LabObservation,
+    earlier: &BTreeMap<String, LabObservation>,
     running: &[&GuestPlan],
-    host: &Machine,
+    host: &HostMachine,
 ) -> Vec<Check> {
     let mut checks = Vec::new();
     let unnamed = running.iter().filter(|_| hold.guests.is_empty()).map(|plan| &plan.name);
@@ -103,12 +103,12 @@ fn about_homes(hold: &Hold, guests: &[&GuestSeen], checks: &mut Vec<Check>) {
 /// CPU time and work, of each guest and as parts of what some got together.
 fn about_work(
     hold: &Hold,
-    seen: &Observation,
-    earlier: &BTreeMap<String, Observation>,
+    seen: &LabObservation,
+    earlier: &BTreeMap<String, LabObservation>,
     checks: &mut Vec<Check>,
 ) {
     let begin = hold.since.as_ref().and_then(|name| earlier.get(name));
-    let at = |seen: Option<&Observation>, name: &str, of: Counter| {
+    let at = |seen: Option<&LabObservation>, name: &str, of: Counter| {
         let guests = seen.map_or(&[][..], |seen| &seen.guests);
         guests.iter().find(|guest| guest.name == name).map_or(0, of)
     };
@@ -139,8 +139,8 @@ type Counter = fn(&GuestSeen) -> u64;
 fn about_guest(
     hold: &Hold,
     guest: &GuestSeen,
-    earlier: &BTreeMap<String, Observation>,
-    host: &Machine,
+    earlier: &BTreeMap<String, LabObservation>,
+    host: &HostMachine,
     checks: &mut Vec<Check>,
 ) {
     let mut put = |what: &str, held: bool, found: String| {

@@ -5,7 +5,7 @@
 //! its QEMU holds in anonymous or huge pages: its own programs and libraries are shared by all.
 
 use super::GuestPlan;
-use crate::host::machine::Machine;
+use crate::host::machine::HostMachine;
 use instep_core::idset::CpuSet;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -14,8 +14,7 @@ use std::fmt::Write as _;
 
 /// What was seen at one moment.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize)]
-#[schemars(rename = "LabObservation")]
-pub struct Observation {
+pub struct LabObservation {
     /// Every guest that runs, by name; those that are processes also when they have ended.
     pub guests: Vec<GuestSeen>,
     /// The CPUs that are online.
@@ -118,8 +117,8 @@ pub fn script(guests: &[GuestPlan]) -> String {
 
 /// Reads what [`script`] printed; lines of another shape are left out.
 #[must_use]
-pub fn parse(text: &str, host: &Machine) -> Observation {
-    let mut seen = Observation::default();
+pub fn parse(text: &str, host: &HostMachine) -> LabObservation {
+    let mut seen = LabObservation::default();
     let mut threads: BTreeMap<u32, ThreadSeen> = BTreeMap::new();
     for line in text.lines() {
         let line = line.strip_prefix("task/").unwrap_or(line);
@@ -214,7 +213,7 @@ fn add_memory(by_node: &mut [u64], line: &str) {
 }
 
 /// Completes the last guest with its threads and what follows from them.
-fn finish(seen: &mut Observation, threads: &mut BTreeMap<u32, ThreadSeen>, host: &Machine) {
+fn finish(seen: &mut LabObservation, threads: &mut BTreeMap<u32, ThreadSeen>, host: &HostMachine) {
     let Some(guest) = seen.guests.last_mut() else { return };
     guest.threads = std::mem::take(threads).into_values().collect();
     if guest.cpu_us == 0 {
@@ -247,7 +246,7 @@ fn cpus(list: &str) -> Vec<u32> {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::scenario) fn machine() -> Machine {
+    pub(in crate::scenario) fn machine() -> HostMachine {
         toml::from_str("nodes = 2\ncores = 2\nthreads = 2\nmemory = '1GiB'").unwrap()
     }
 

@@ -9,7 +9,7 @@
 use super::{GuestPlan, domains};
 use crate::host::channel::base64;
 use crate::host::image::{GUEST_KERNEL, guest_archive};
-use crate::host::machine::{Clock, Machine};
+use crate::host::machine::{Clock, HostMachine};
 use crate::host::{PANIC, fell};
 use crate::image::READY;
 use std::fmt::Write as _;
@@ -43,13 +43,13 @@ pub const PANICKED: u32 = 42;
 /// Whether a guest is started, and ends, before the host answers: a process under counted time. So
 /// nothing from outside comes in meanwhile, and every run is the same.
 #[must_use]
-pub fn is_sealed(guest: &GuestPlan, host: &Machine) -> bool {
+pub fn is_sealed(guest: &GuestPlan, host: &HostMachine) -> bool {
     guest.process && !guest.later && host.clock == Clock::Counted
 }
 
 /// The script that runs all sealed guests side by side to their ends; `None` without any.
 #[must_use]
-pub fn sealed(guests: &[GuestPlan], host: &Machine) -> Option<String> {
+pub fn sealed(guests: &[GuestPlan], host: &HostMachine) -> Option<String> {
     let scripts = guests.iter().filter(|guest| is_sealed(guest, host)).map(|g| start(g, host));
     let all: String = scripts.collect();
     (!all.is_empty()).then(|| all + "wait\n")
@@ -57,7 +57,7 @@ pub fn sealed(guests: &[GuestPlan], host: &Machine) -> Option<String> {
 
 /// The script that starts a guest; it returns at once.
 #[must_use]
-pub fn start(guest: &GuestPlan, host: &Machine) -> String {
+pub fn start(guest: &GuestPlan, host: &HostMachine) -> String {
     if host.is_xen() {
         return domains::start(guest);
     }
@@ -214,7 +214,7 @@ pub fn died(status: &str) -> Option<String> {
 
 /// The script that ends a guest and waits until it is gone; its console is kept beside the next one's.
 #[must_use]
-pub fn end(name: &str, host: &Machine) -> String {
+pub fn end(name: &str, host: &HostMachine) -> String {
     if host.is_xen() {
         return domains::end(name);
     }
@@ -228,7 +228,7 @@ pub fn end(name: &str, host: &Machine) -> String {
 /// The script that moves a guest that is up to where it shall start; `None` when anywhere will do. It
 /// fails, and says why, when a vCPU thread was not found or a thread cannot be moved.
 #[must_use]
-pub fn place(guest: &GuestPlan, host: &Machine) -> Option<String> {
+pub fn place(guest: &GuestPlan, host: &HostMachine) -> Option<String> {
     let all = mask(0..=host.cpus() - 1);
     let (name, start) = (&guest.name, &guest.start);
     if start.memory_node.is_none() && start.cpus.is_none() {

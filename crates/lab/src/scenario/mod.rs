@@ -35,7 +35,7 @@ pub mod run;
 mod steps;
 
 use crate::error::Error;
-use crate::host::machine::{Clock, Machine};
+use crate::host::machine::{Clock, HostMachine};
 use crate::host::size;
 pub use hold::Hold;
 use instep_core::expected;
@@ -63,7 +63,7 @@ pub struct Scenario {
     /// What it shows, in one line.
     pub about: String,
     /// The host.
-    pub host: Machine,
+    pub host: HostMachine,
     /// Programs of this machine that the host needs, with their libraries (`perf`, a path).
     #[serde(default)]
     pub programs: Vec<String>,
@@ -249,7 +249,7 @@ impl Scenario {
 const LONGEST_LOAD: usize = 1200;
 
 impl GuestPlan {
-    fn check(&self, host: &Machine) -> Result<(), String> {
+    fn check(&self, host: &HostMachine) -> Result<(), String> {
         let wrong = |what: String| Err(format!("guest {}: {what}", self.name));
         let letter = |c: char| c.is_ascii_alphanumeric() || c == '-';
         if self.name.is_empty()

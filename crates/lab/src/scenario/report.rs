@@ -1,8 +1,8 @@
 //! The result of a run as one JSON document, schema `instep.lab/1`.
 
 use super::check::Check;
-use super::evidence::Observation;
-use crate::host::machine::{Clock, Machine};
+use super::evidence::LabObservation;
+use crate::host::machine::{Clock, HostMachine};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// The result of a run.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Lab")]
-pub struct Report {
+pub struct LabReport {
     /// `instep.lab/1`.
     #[schemars(extend("const" = "instep.lab/1"))]
     pub schema: &'static str,
@@ -20,7 +20,7 @@ pub struct Report {
     /// What it shows.
     pub about: String,
     /// The host's shape.
-    pub host: Machine,
+    pub host: HostMachine,
     /// The clock, and what its results are worth.
     pub clock: ClockReport,
     /// The emulated host's kernel.
@@ -38,9 +38,9 @@ pub struct Report {
     /// The steps, in order.
     pub steps: Vec<StepReport>,
     /// What was observed, by name.
-    pub observations: BTreeMap<String, Observation>,
+    pub observations: BTreeMap<String, LabObservation>,
     /// Where the guests' memory was, at every look, in order of time.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<LabSample>,
     /// The JSON lines that the guests' loads printed, by guest.
     pub loads: BTreeMap<String, Vec<Value>>,
     /// What had to hold.
@@ -82,8 +82,7 @@ pub struct Seconds {
 
 /// Where the guests' memory was at one look.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-#[schemars(rename = "LabSample")]
-pub struct Sample {
+pub struct LabSample {
     /// When, in seconds from the start, by this machine's clock.
     pub seconds: f64,
     /// What was seen of each guest.
@@ -103,10 +102,10 @@ pub struct MemorySample {
     pub memory_home: f64,
 }
 
-impl Sample {
+impl LabSample {
     /// What an observation says of memory.
     #[must_use]
-    pub fn of(seen: &Observation, seconds: f64) -> Self {
+    pub fn of(seen: &LabObservation, seconds: f64) -> Self {
         let guests = seen.guests.iter().map(|guest| MemorySample {
             name: guest.name.clone(),
             memory_bytes_by_node: guest.memory_bytes_by_node.clone(),

@@ -7,7 +7,7 @@
 
 use super::audience::Audience;
 use super::fetched::Fetched;
-use super::report::{Report, Seconds};
+use super::report::{LabReport, Seconds};
 use super::steps::Doing;
 use super::{GuestPlan, Scenario, guests};
 use crate::cache::Cache;
@@ -45,7 +45,7 @@ const THE_HOST: &str = "the host";
 
 /// What a user may choose for every run.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct LabOptions {
     /// A kernel image of the user's own, or a series of Debian's such as `6.18`.
     pub kernel: Option<PathBuf>,
     /// The directory below which its modules lie; KVM is built in without one.
@@ -81,7 +81,7 @@ impl Kit {
     /// # Errors
     /// When something can neither be found nor fetched: with the next command.
     pub fn obtain(
-        options: &Options,
+        options: &LabOptions,
         stop: &Stop,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, Error> {
@@ -94,7 +94,7 @@ impl Kit {
     /// As [`Kit::obtain`], and when it needs another kernel than that of the user's own.
     pub fn obtain_for(
         hypervisor: Hypervisor,
-        options: &Options,
+        options: &LabOptions,
         stop: &Stop,
         say: &mut dyn FnMut(&str),
     ) -> Result<Self, Error> {
@@ -309,10 +309,10 @@ const ATTEMPTS: u32 = 3;
 /// `failures` of the cache.
 pub fn run(
     scenario: &Scenario,
-    options: &Options,
+    options: &LabOptions,
     stop: &Stop,
     audience: &mut dyn Audience,
-) -> Result<Report, Error> {
+) -> Result<LabReport, Error> {
     let mut fetched = Fetched::new(scenario, options.keep.as_deref())?;
     let say = &mut |said: &str| audience.say(said);
     let kit = Kit::obtain_for(scenario.host.hypervisor, options, stop, say)?;
@@ -366,7 +366,7 @@ fn once(
     attempts: u32,
     stop: &Stop,
     audience: &mut dyn Audience,
-) -> Result<Report, Error> {
+) -> Result<LabReport, Error> {
     audience.say(&format!(
         "booting a host of {} on {}",
         Count(scenario.host.cpus().into(), "CPU"),

@@ -2,9 +2,9 @@
 
 use super::audience::Audience;
 use super::check::{self, Check};
-use super::evidence::{self, Observation};
+use super::evidence::{self, LabObservation};
 use super::fetched::Fetched;
-use super::report::{Report, Sample, Seconds, StepReport, as_value, json_lines};
+use super::report::{LabReport, LabSample, Seconds, StepReport, as_value, json_lines};
 use super::run::{Running, SMALL, start};
 use super::{Scenario, Step, domains};
 use crate::error::Error;
@@ -21,7 +21,7 @@ const LOOKS: Duration = Duration::from_millis(300);
 pub(super) struct Doing<'a> {
     scenario: &'a Scenario,
     fetched: &'a mut Fetched,
-    pub(super) report: Report,
+    pub(super) report: LabReport,
 }
 
 impl<'a> Doing<'a> {
@@ -31,7 +31,7 @@ impl<'a> Doing<'a> {
         running: &Running,
         attempts: u32,
     ) -> Self {
-        let report = Report {
+        let report = LabReport {
             schema: "instep.lab/1",
             scenario: scenario.name.clone(),
             about: scenario.about.clone(),
@@ -141,7 +141,7 @@ impl<'a> Doing<'a> {
         loop {
             let seen = observe(&mut running.host, self.scenario, stop)?;
             let seconds = running.started.elapsed().as_secs_f64();
-            self.report.samples.push(Sample::of(&seen, seconds));
+            self.report.samples.push(LabSample::of(&seen, seconds));
             let earlier = &self.report.observations;
             let host = &self.scenario.host;
             let found = |hold| check::check(hold, &seen, earlier, &guests, host);
@@ -248,7 +248,7 @@ fn change(
 }
 
 /// Looks at every guest.
-fn observe(host: &mut Host, scenario: &Scenario, stop: &Stop) -> Result<Observation, Error> {
+fn observe(host: &mut Host, scenario: &Scenario, stop: &Stop) -> Result<LabObservation, Error> {
     let text = host.succeed(&evidence::script(&scenario.guest), SMALL, stop)?;
     Ok(evidence::parse(&text, &scenario.host))
 }

@@ -1,12 +1,12 @@
 //! Made trace.dat of versions 6 and 7: pages of ring buffers by CPU.
 
-use super::{Compress, Moment, by_cpu, event_formats, header_info, preamble};
+use super::{Compress, MadeEvent, by_cpu, event_formats, header_info, preamble};
 
 const PAGE: usize = 4096;
 const PAGE_HEAD: usize = 16;
 
 /// The pages of one CPU. Differences of time beyond 27 bits are written as time extends.
-fn pages(events: &[&Moment]) -> Vec<u8> {
+fn pages(events: &[&MadeEvent]) -> Vec<u8> {
     let mut out = Vec::new();
     let (mut page, mut begin, mut last) = (Vec::new(), 0, 0);
     let close = |page: &mut Vec<u8>, begin: u64, out: &mut Vec<u8>| {
@@ -49,7 +49,7 @@ fn command_lines(names: &[(u32, &str)]) -> Vec<u8> {
 
 /// Version 6: one part after the other, data uncompressed.
 #[must_use]
-pub fn dat_6(events: &[Moment], names: &[(u32, &str)]) -> Vec<u8> {
+pub fn dat_6(events: &[MadeEvent], names: &[(u32, &str)]) -> Vec<u8> {
     let data: Vec<Vec<u8>> = by_cpu(events).iter().map(|events| pages(events)).collect();
     let mut out = preamble("6");
     out.extend(header_info());
@@ -113,7 +113,7 @@ fn chunks(data: &[u8], compress: Compress<'_>) -> Vec<u8> {
 /// Version 7: sections, with the name of a compression and what does it, or `none`.
 #[must_use]
 pub fn dat_7(
-    events: &[Moment],
+    events: &[MadeEvent],
     names: &[(u32, &str)],
     compression: &str,
     compress: Option<Compress<'_>>,

@@ -15,7 +15,7 @@ pub type Compress<'a> = &'a dyn Fn(&[u8]) -> Vec<u8>;
 
 /// One event.
 #[derive(Clone, Debug)]
-pub struct Moment {
+pub struct MadeEvent {
     /// Nanoseconds.
     pub time: u64,
     /// The CPU that recorded it.
@@ -25,12 +25,12 @@ pub struct Moment {
     /// `common_flags`: 0x08 in an interrupt.
     pub flags: u8,
     /// What happened.
-    pub what: What,
+    pub what: TracepointFields,
 }
 
 /// A tracepoint's own fields. Threads are number and name.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum TracepointFields {
     /// sched_switch from, to, `prev_state`.
     Switch((u32, &'static str), (u32, &'static str), u64),
     /// sched_waking of a thread, onto a CPU.
@@ -106,23 +106,23 @@ fn name(out: &mut Vec<u8>, name: &str) {
     out.extend(field);
 }
 
-impl Moment {
+impl MadeEvent {
     /// The raw record.
     #[must_use]
     pub fn raw(&self) -> Vec<u8> {
         let id: u16 = match self.what {
-            What::Switch(..) => 310,
-            What::Waking(..) => 313,
-            What::Wakeup(..) => 312,
-            What::Migrate(..) => 309,
-            What::Entry(_) => 1739,
+            TracepointFields::Switch(..) => 310,
+            TracepointFields::Waking(..) => 313,
+            TracepointFields::Wakeup(..) => 312,
+            TracepointFields::Migrate(..) => 309,
+            TracepointFields::Entry(_) => 1739,
         };
         let mut out = id.to_le_bytes().to_vec();
         out.extend([self.flags, 0]);
         out.extend(self.current.0.to_le_bytes());
         let word = |out: &mut Vec<u8>, word: u32| out.extend(word.to_le_bytes());
         match self.what {
-            What::Switch(prev, next, state) => {
+            TracepointFields::Switch(prev, next, state) => {
                 name(&mut out, prev.1);
                 word(&mut out, prev.0);
                 word(&mut out, 120);
@@ -131,17 +131,17 @@ impl Moment {
                 word(&mut out, next.0);
                 word(&mut out, 120);
             }
-            What::Waking(thread, cpu) | What::Wakeup(thread, cpu) => {
+            TracepointFields::Waking(thread, cpu) | TracepointFields::Wakeup(thread, cpu) => {
                 name(&mut out, thread.1);
                 word(&mut out, thread.0);
                 word(&mut out, 120);
                 word(&mut out, cpu);
             }
-            What::Migrate(thread, from, to) => {
+            TracepointFields::Migrate(thread, from, to) => {
                 name(&mut out, thread.1);
                 [thread.0, 120, from, to].iter().for_each(|number| word(&mut out, *number));
             }
-            What::Entry(vcpu) => {
+            TracepointFields::Entry(vcpu) => {
                 word(&mut out, vcpu);
                 out.extend(0u64.to_le_bytes());
             }
@@ -200,10 +200,10 @@ fn tracing_data() -> Vec<u8> {
 }
 
 /// Events by CPU, each in order of time.
-fn by_cpu(events: &[Moment]) -> Vec<Vec<&Moment>> {
+fn by_cpu(events: &[MadeEvent]) -> Vec<Vec<&MadeEvent>> {
     let cpus = events.iter().map(|event| event.cpu + 1).max().unwrap_or(1);
     let of = |cpu| {
-        let mut of: Vec<&Moment> = events.iter().filter(|event| event.cpu == cpu).collect();
+        let mut of: Vec<&MadeEvent> = events.iter().filter(|event| event.cpu == cpu).collect();
         of.sort_by_key(|event| event.time);
         of
     };

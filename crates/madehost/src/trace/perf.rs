@@ -1,6 +1,6 @@
 //! Made perf.data, as a file and as a pipe writes it.
 
-use super::{Compress, Moment, tracing_data};
+use super::{Compress, MadeEvent, tracing_data};
 
 /// IP, TID, TIME, CPU, PERIOD, RAW, IDENTIFIER: what `perf sched record` asks for.
 const SAMPLE_TYPE: u64 = 1 | 2 | 4 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 16;
@@ -30,7 +30,7 @@ fn record(kind: u32, body: &[u8]) -> Vec<u8> {
     out
 }
 
-fn sample(event: &Moment) -> Vec<u8> {
+fn sample(event: &MadeEvent) -> Vec<u8> {
     let mut body = Vec::new();
     for word in [IDENTIFIER, 0xffff_ffff_8100_0000] {
         body.extend(word.to_le_bytes());
@@ -49,10 +49,10 @@ fn sample(event: &Moment) -> Vec<u8> {
 }
 
 /// Rounds of `round` events each, within a round CPU after CPU, as perf drains its buffers.
-fn rounds(events: &[Moment], round: usize) -> Vec<Vec<u8>> {
-    let mut sorted: Vec<&Moment> = events.iter().collect();
+fn rounds(events: &[MadeEvent], round: usize) -> Vec<Vec<u8>> {
+    let mut sorted: Vec<&MadeEvent> = events.iter().collect();
     sorted.sort_by_key(|event| event.time);
-    let one = |events: &[&Moment]| {
+    let one = |events: &[&MadeEvent]| {
         let mut events = events.to_vec();
         events.sort_by_key(|event| event.cpu);
         let mut out: Vec<u8> = events.iter().flat_map(|event| sample(event)).collect();
@@ -64,13 +64,13 @@ fn rounds(events: &[Moment], round: usize) -> Vec<Vec<u8>> {
 
 /// A file: head, attributes, records, features.
 #[must_use]
-pub fn perf_file(events: &[Moment], round: usize) -> Vec<u8> {
+pub fn perf_file(events: &[MadeEvent], round: usize) -> Vec<u8> {
     file(&rounds(events, round).concat())
 }
 
 /// The same with compressed records as newer perfs write them: with their size, and padded.
 #[must_use]
-pub fn perf_file_compressed(events: &[Moment], round: usize, compress: Compress<'_>) -> Vec<u8> {
+pub fn perf_file_compressed(events: &[MadeEvent], round: usize, compress: Compress<'_>) -> Vec<u8> {
     let compressed = |piece: &[u8]| {
         let data = compress(piece);
         let mut body = (data.len() as u64).to_le_bytes().to_vec();
@@ -110,7 +110,7 @@ fn file(data: &[u8]) -> Vec<u8> {
 
 /// A pipe: everything as records, those of the events compressed if so wished, as perf 6.1 does it.
 #[must_use]
-pub fn perf_pipe(events: &[Moment], round: usize, compress: Option<Compress<'_>>) -> Vec<u8> {
+pub fn perf_pipe(events: &[MadeEvent], round: usize, compress: Option<Compress<'_>>) -> Vec<u8> {
     let mut out = b"PERFILE2".to_vec();
     out.extend(16u64.to_le_bytes());
     let mut body = attr();

@@ -55,11 +55,11 @@ fn task_on(allowed: &[usize], flags: u32) -> TaskSetup {
 }
 
 /// VMs of so many vCPUs and such weights, whose vCPUs follow one another.
-fn table(vms: &[(usize, u32)]) -> Vec<Vm> {
+fn table(vms: &[(usize, u32)]) -> Vec<NativeVm> {
     let mut first = 0;
     let vm = |(count, weight): &(usize, u32)| {
         first += count;
-        Vm {
+        NativeVm {
             weight: *weight,
             own: VmSettings::default(),
             first: first - count,
@@ -71,14 +71,14 @@ fn table(vms: &[(usize, u32)]) -> Vec<Vm> {
 }
 
 /// The scheduler on a machine with these tasks and VMs, without some mechanisms.
-fn fits(machine: &Machine, tasks: &[TaskSetup], vms: &[Vm], without: u32) -> Instep {
+fn fits(machine: &Machine, tasks: &[TaskSetup], vms: &[NativeVm], without: u32) -> Instep {
     on_release(machine, tasks, vms, without, Release::V7_2)
 }
 
 fn on_release(
     machine: &Machine,
     tasks: &[TaskSetup],
-    vms: &[Vm],
+    vms: &[NativeVm],
     without: u32,
     release: Release,
 ) -> Instep {

@@ -5,12 +5,12 @@ use super::{Engine, Limit, SAMPLE, State};
 use crate::desk::{Put, TaskId, TaskState, Waker};
 use crate::guest::kernel;
 use crate::params::Profile;
-use instep_check::What;
+use instep_check::FactKind;
 
 impl Engine {
     /// What `cpu` did until now is done.
     #[inline]
-    pub(super) fn settle(&mut self, cpu: usize) {
+    pub(super) fn account_elapsed(&mut self, cpu: usize) {
         let now = self.desk.now;
         let state = &mut self.cpus[cpu];
         if now <= state.from {
@@ -129,7 +129,7 @@ impl Engine {
     pub(super) fn rerate(&mut self, cpu: usize) {
         let speed = self.speed.of(&self.desk.host, cpu);
         if speed != self.cpus[cpu].speed && self.desk.running[cpu].is_some() {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             self.cpus[cpu].speed = speed;
             self.arm_run(cpu);
         }
@@ -153,7 +153,7 @@ impl Engine {
     /// The timer of `cpu`: its thread's work, its poll, its turn or its slice is over.
     pub(super) fn run_over(&mut self, cpu: usize) {
         let Some(task) = self.desk.running[cpu] else { return };
-        self.settle(cpu);
+        self.account_elapsed(cpu);
         let now = self.desk.now;
         let mut armed = false;
         match self.vcpus[task.ix()].current {
@@ -195,7 +195,7 @@ impl Engine {
         let next = self.sched.next_tick(&mut self.desk);
         self.desk.timers.arm(slot, self.desk.now + next);
         if self.desk.running[cpu].is_some() {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             self.cost(cpu, self.params.costs.tick);
             self.arm_run(cpu);
         }
@@ -206,7 +206,7 @@ impl Engine {
     pub(super) fn schedule(&mut self, cpu: usize, why: Put) {
         let mut before = self.desk.running[cpu];
         if let Some(task) = before {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             if self.vcpus[task.ix()].current.is_none() {
                 // KVM stops polling when something else wants the CPU.
                 self.block(cpu, task);
@@ -215,7 +215,7 @@ impl Engine {
             } else {
                 self.charge(cpu, task);
                 self.desk.tasks[task.ix()].state = TaskState::Queued;
-                self.desk.note(What::Stop { task: task.0, cpu: cpu as u32, blocks: false });
+                self.desk.note(FactKind::Stop { task: task.0, cpu: cpu as u32, blocks: false });
                 self.sched.put(&mut self.desk, cpu, task, why);
             }
         }
@@ -225,7 +225,7 @@ impl Engine {
         match (before, pick.map(|pick| pick.task)) {
             (Some(old), Some(new)) if old == new => {
                 self.desk.tasks[new.ix()].state = TaskState::Running;
-                self.desk.note(What::Start { task: new.0, cpu: cpu as u32 });
+                self.desk.note(FactKind::Start { task: new.0, cpu: cpu as u32 });
                 self.arm_run(cpu);
             }
             (old, new) => {
@@ -369,7 +369,7 @@ impl Engine {
         self.desk.meters[vm].runnable(self.desk.now, -1);
         self.tally[vm].blocks += 1;
         self.idles[task.ix()].halted = true;
-        self.desk.note(What::Stop { task: task.0, cpu: cpu as u32, blocks: true });
+        self.desk.note(FactKind::Stop { task: task.0, cpu: cpu as u32, blocks: true });
         self.sched.block(&mut self.desk, cpu, task);
         if !self.desk.vms[vm].is_there {
             self.sched.ends(&mut self.desk, task);
@@ -392,11 +392,11 @@ impl Engine {
         self.sched.wake(&mut self.desk, task, by);
         self.desk.count(task);
         let cpu = self.desk.tasks[task.ix()].cpu;
-        self.desk.note(What::Wake { task: task.0, cpu: cpu as u32 });
+        self.desk.note(FactKind::Wake { task: task.0, cpu: cpu as u32 });
         if let Some(other) = self.desk.running[cpu]
             && self.vcpus[other.ix()].current.is_none()
         {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             self.block(cpu, other);
         }
     }
@@ -423,7 +423,7 @@ impl Engine {
             State::Spin(_) => {
                 let cpu = self.running_thread(thread);
                 if let Some(cpu) = cpu {
-                    self.settle(cpu);
+                    self.account_elapsed(cpu);
                 }
                 let this = &mut self.threads[thread as usize];
                 this.spun(this.spin.saturating_sub(this.left));
@@ -470,7 +470,7 @@ impl Engine {
             && self.desk.tasks[task.ix()].state == TaskState::Running
         {
             let cpu = self.desk.tasks[task.ix()].cpu;
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             self.arm_run(cpu);
         }
     }
@@ -481,7 +481,7 @@ impl Engine {
         let waited = self.desk.now - self.idles[task.ix()].since;
         let this = &self.desk.tasks[task.ix()];
         self.tally[this.vm].waited(this.index, by, waited);
-        self.settle(cpu);
+        self.account_elapsed(cpu);
         self.skip_ticks(task);
         self.take_line(cpu, self.cpu_of(by));
         self.proceed(cpu);
@@ -548,7 +548,7 @@ impl Engine {
         let now = self.desk.now;
         for cpu in 0..self.cpus.len() {
             if let Some(task) = self.desk.running[cpu] {
-                self.settle(cpu);
+                self.account_elapsed(cpu);
                 self.charge(cpu, task);
             }
         }

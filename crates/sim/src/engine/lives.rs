@@ -101,7 +101,7 @@ impl Engine {
         for task in tasks.clone().map(TaskId) {
             if self.desk.task(task).state == TaskState::Running {
                 let cpu = self.desk.task(task).cpu;
-                self.settle(cpu);
+                self.account_elapsed(cpu);
             }
         }
         for thread in self.threads_of(vm) {

@@ -22,10 +22,10 @@ mod warmth;
 
 pub use lives::Life;
 pub use place::Placement;
-pub use tally::{HostTally, Outcome, VmTally};
+pub use tally::{HostTally, RunTotals, VmTally};
 
-use crate::desk::{Desk, SCHED_TIMERS, TaskId, Vm, Waker};
-use crate::guest::kernel::Vcpu;
+use crate::desk::{Desk, SCHED_TIMERS, TaskId, VmTasks, Waker};
+use crate::guest::kernel::GuestVcpu;
 use crate::guest::objects::{Links, NONE, Objects};
 use crate::guest::program::{Op, Workload};
 use crate::host::Host;
@@ -35,7 +35,7 @@ use crate::sched::Scheduler;
 use crate::speed::Speed;
 use crate::timers::Timers;
 use instep_check::mask::Mask;
-use instep_check::{Fact, What};
+use instep_check::{Fact, FactKind};
 use instep_scx::instep::{CpuLimit, VmSettings};
 use std::collections::VecDeque;
 
@@ -46,7 +46,7 @@ pub struct VmSetup {
     pub name: String,
     /// Its weight, as `cpu.weight`.
     pub weight: u32,
-    /// Its cap ([`Vm::cap`]).
+    /// Its cap ([`VmTasks::cap`]).
     pub cap: u32,
     /// What else is set for it, for scheduler `instep`.
     pub own: VmSettings,
@@ -221,7 +221,7 @@ pub struct Engine {
     speed: Speed,
     warmth: warmth::Warmth,
     cpus: Vec<Cpu>,
-    vcpus: Vec<Vcpu>,
+    vcpus: Vec<GuestVcpu>,
     idles: Vec<Idle>,
     threads: Vec<Thread>,
     links: Links,
@@ -282,13 +282,13 @@ impl Engine {
         let cpus = setup.host.cpus();
         let threads: usize = setup.vms.iter().map(|vm| vm.workload.threads.len()).sum();
         let mut first = 0;
-        let vms: Vec<Vm> = setup
+        let vms: Vec<VmTasks> = setup
             .vms
             .iter()
             .map(|vm| {
                 let count = vm.affinity.len() as u32;
                 first += count;
-                Vm {
+                VmTasks {
                     first: first - count,
                     count,
                     weight: vm.weight,
@@ -332,7 +332,7 @@ impl Engine {
         let tallies = setup.vms.iter().map(tally).collect();
         let mut engine = Self {
             cpus: vec![idle_cpu; cpus],
-            vcpus: vec![Vcpu::default(); desk.tasks.len()],
+            vcpus: vec![GuestVcpu::default(); desk.tasks.len()],
             idles: vec![Idle::default(); desk.tasks.len()],
             threads: Vec::with_capacity(threads),
             links: Links::new(threads),
@@ -409,7 +409,7 @@ impl Engine {
 
     /// Runs to the end.
     #[must_use]
-    pub fn run(mut self) -> Outcome {
+    pub fn run(mut self) -> RunTotals {
         self.begin();
         let end = self.end;
         while self.advance(end) {}
@@ -504,13 +504,13 @@ impl Engine {
         }
         for task in 0..self.desk.tasks.len() {
             let cpus = self.desk.tasks[task].allowed.clone();
-            self.desk.note(What::Allowed { task: task as u32, cpus });
+            self.desk.note(FactKind::Allowed { task: task as u32, cpus });
         }
     }
 
     /// Ends a simulation before or at its end.
     #[must_use]
-    pub fn finish(mut self) -> Outcome {
+    pub fn finish(mut self) -> RunTotals {
         self.desk.now = self.desk.now.max(self.end);
         self.sum_up()
     }

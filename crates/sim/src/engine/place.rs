@@ -12,11 +12,11 @@
 use super::Engine;
 use crate::desk::TaskId;
 use crate::params::ONE;
-use instep_check::What;
+use instep_check::FactKind;
 use instep_check::mask::Mask;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::policy::{self, PolicyName, Settings};
+use instep_core::policy::{self, PolicyName, PolicySettings};
 use instep_core::snapshot::{Snapshot, Vcpu, Vm};
 use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Nanos, NodeId, Tid, VmId};
@@ -92,7 +92,7 @@ impl Engine {
         }
         this.allowed.copy(allowed);
         if self.desk.facts.is_some() {
-            self.desk.note(What::Allowed { task: task.0, cpus: allowed.clone() });
+            self.desk.note(FactKind::Allowed { task: task.0, cpus: allowed.clone() });
         }
         self.sched.affinity_changed(&mut self.desk, task);
     }
@@ -102,7 +102,7 @@ impl Engine {
         let desk = &self.desk;
         let set = |mask: &Mask| mask.iter().map(|cpu| desk.host.ids[cpu]).collect::<CpuSet>();
         let all = desk.host.cpus();
-        let preferred = |vm: &crate::desk::Vm| {
+        let preferred = |vm: &crate::desk::VmTasks| {
             let mask = &desk.tasks.get(vm.first as usize)?.preferred;
             let node = |node: &usize| desk.host.nodes[*node].meets(mask);
             let nodes = (0..desk.host.nodes.len()).filter(node).map(|at| desk.host.node_ids[at]);
@@ -136,7 +136,8 @@ impl Engine {
         if now >= placer.next_decision {
             placer.next_decision = now.saturating_add(placer.placement.period);
             let snapshot = self.snapshot(&mut placer);
-            let settings = Settings { policy: placer.placement.policy, ..Settings::default() };
+            let settings =
+                PolicySettings { policy: placer.placement.policy, ..PolicySettings::default() };
             self.apply(&mut placer, &policy::decide(&snapshot, &settings));
         }
         if now >= placer.next_batch {
@@ -273,7 +274,7 @@ impl Engine {
         };
         for cpu in 0..self.cpus.len() {
             if let Some(task) = running(self, cpu) {
-                self.settle(cpu);
+                self.account_elapsed(cpu);
                 self.charge(cpu, task);
             }
         }
@@ -290,7 +291,7 @@ impl Engine {
             return;
         }
         let Some(cpu) = cpus.first() else { return };
-        self.settle(cpu);
+        self.account_elapsed(cpu);
         self.cost(cpu, ns);
         self.arm_run(cpu);
     }

@@ -70,7 +70,7 @@ impl Engine {
         let drawn = self.desk.rng.below(members.max(1)) as usize;
         let victim = self.objects[vm].pools[pool].members.get(drawn).copied().unwrap_or(thread);
         if let Some(cpu) = self.running_thread(victim).filter(|_| victim != thread) {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
         }
         let other = &mut self.threads[victim as usize];
         let promising = victim != thread
@@ -113,7 +113,7 @@ impl Engine {
             self.cost(cpu, plan.give);
         }
         if let Some(other) = self.running_thread(thief).filter(|other| *other != cpu) {
-            self.settle(other);
+            self.account_elapsed(other);
             self.set_speed(other);
             self.arm_run(other);
         }
@@ -127,7 +127,7 @@ impl Engine {
         }
         self.pause(thief);
         if let Some(cpu) = self.running_thread(thief) {
-            self.settle(cpu);
+            self.account_elapsed(cpu);
             self.arm_run(cpu);
         }
     }

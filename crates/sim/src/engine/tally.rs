@@ -129,7 +129,7 @@ pub struct HostTally {
 
 /// The sums of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RunTotals {
     /// Events in all, warming up included.
     pub events: u64,
     /// Nanoseconds measured.
@@ -140,7 +140,7 @@ pub struct Outcome {
     pub host: HostTally,
 }
 
-impl Outcome {
+impl RunTotals {
     /// Throughput of a VM in thousandths of a unit a second. Work that programs do not count
     /// counts in microseconds.
     #[must_use]
@@ -190,7 +190,7 @@ impl Engine {
     }
 
     /// The end.
-    pub(super) fn sum_up(mut self) -> Outcome {
+    pub(super) fn sum_up(mut self) -> RunTotals {
         if self.sampled < self.desk.now {
             self.sample();
         }
@@ -216,7 +216,7 @@ impl Engine {
         let vms = named.map(|((name, unit), tally)| (name, unit, tally)).zip(self.hidden);
         let (hidden, vms): (Vec<_>, Vec<_>) = vms.partition(|(_, hidden)| *hidden);
         self.host_tally.own = hidden.iter().map(|(vm, _)| vm.2.sums.running).sum();
-        Outcome {
+        RunTotals {
             events: self.events,
             duration: now - self.warmup.min(now),
             vms: vms.into_iter().map(|(vm, _)| vm).collect(),

@@ -10,7 +10,7 @@ pub const TURN: u64 = 3_000_000;
 
 /// What a vCPU does inside the guest.
 #[derive(Clone, Debug)]
-pub struct Vcpu {
+pub struct GuestVcpu {
     /// Its current thread, if any: then the vCPU has something to do.
     pub current: Option<u32>,
     /// Threads that wait for it.
@@ -23,13 +23,13 @@ pub struct Vcpu {
     pub tick_at: u64,
 }
 
-impl Default for Vcpu {
+impl Default for GuestVcpu {
     fn default() -> Self {
         Self { current: None, queue: List::default(), queued: 0, turn: TURN, tick_at: u64::MAX }
     }
 }
 
-impl Vcpu {
+impl GuestVcpu {
     /// A thread is ready to run here; true when the vCPU had nothing to do before.
     #[inline]
     pub fn ready(&mut self, links: &mut Links, thread: u32) -> bool {
@@ -69,7 +69,7 @@ impl Vcpu {
 /// Where a woken thread goes that last ran on `home`: there if it is idle, else to the idle vCPU
 /// that follows, else home.
 #[must_use]
-pub fn place(vcpus: &[Vcpu], home: usize) -> usize {
+pub fn place(vcpus: &[GuestVcpu], home: usize) -> usize {
     let count = vcpus.len();
     (0..count)
         .map(|step| (home + step) % count)
@@ -79,7 +79,7 @@ pub fn place(vcpus: &[Vcpu], home: usize) -> usize {
 
 /// The vCPU with the longest queue, for one that is idle to take from.
 #[must_use]
-pub fn busiest(vcpus: &[Vcpu]) -> Option<usize> {
+pub fn busiest(vcpus: &[GuestVcpu]) -> Option<usize> {
     let longest = vcpus.iter().enumerate().filter(|(_, vcpu)| vcpu.queued > 0);
     longest.max_by_key(|(at, vcpu)| (vcpu.queued, u32::MAX - *at as u32)).map(|(at, _)| at)
 }
@@ -91,7 +91,7 @@ mod tests {
     #[test]
     fn a_woken_thread_prefers_its_own_vcpu_then_an_idle_one() {
         let mut links = Links::new(3);
-        let mut vcpus = vec![Vcpu::default(); 3];
+        let mut vcpus = vec![GuestVcpu::default(); 3];
         assert_eq!(place(&vcpus, 1), 1);
         assert!(vcpus[1].ready(&mut links, 0));
         assert_eq!(place(&vcpus, 1), 2);
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn turns_go_round() {
         let mut links = Links::new(3);
-        let mut vcpu = Vcpu::default();
+        let mut vcpu = GuestVcpu::default();
         for thread in 0..3 {
             vcpu.ready(&mut links, thread);
         }
@@ -113,6 +113,6 @@ mod tests {
             vcpu.rotate(&mut links);
         }
         assert_eq!(order, [Some(0), Some(1), Some(2), Some(0)]);
-        assert_eq!(busiest(&[Vcpu::default(), vcpu]), Some(1));
+        assert_eq!(busiest(&[GuestVcpu::default(), vcpu]), Some(1));
     }
 }

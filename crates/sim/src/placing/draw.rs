@@ -3,7 +3,7 @@
 
 use crate::rng::Rng;
 use crate::scenario::Scenario;
-use crate::scenario::build::Plan;
+use crate::scenario::build::SimulationPlan;
 use crate::scenario::machine::parse_topology;
 use std::fmt::Write as _;
 
@@ -103,13 +103,13 @@ impl Drawn {
     ///
     /// # Errors
     /// What is impossible.
-    pub fn plan(&self) -> Result<Plan, String> {
+    pub fn plan(&self) -> Result<SimulationPlan, String> {
         let fault = |fault: crate::scenario::Fault| {
             format!("line {} of what was drawn: {}", fault.line(&self.toml), fault.what)
         };
         let scenario = Scenario::parse(&self.toml).map_err(fault)?;
         let read = |_: &str| self.topology.clone().ok_or("no machine was recorded".to_owned());
-        Plan::new(&scenario, &read).map_err(fault)
+        SimulationPlan::new(&scenario, &read).map_err(fault)
     }
 }
 

@@ -14,12 +14,12 @@ mod state;
 
 use crate::engine::{Engine, Setup};
 use crate::rng::Rng;
-use crate::scenario::build::Plan;
+use crate::scenario::build::SimulationPlan;
 use crate::sched;
 use draw::Drawn;
 use instep_check::mask::Mask;
 use instep_core::measure;
-use instep_core::policy::{self, PolicyName, Settings};
+use instep_core::policy::{self, PolicyName, PolicySettings};
 use instep_core::snapshot::Snapshot;
 use state::State;
 
@@ -74,7 +74,7 @@ impl Rule {
     fn place(self, snapshot: &Snapshot, state: &mut State) {
         match self {
             Rule::Policy(policy) => {
-                let settings = Settings { policy, ..Settings::default() };
+                let settings = PolicySettings { policy, ..PolicySettings::default() };
                 state.apply(&policy::decide(snapshot, &settings));
             }
             Rule::Numad => numad::place(snapshot, state),
@@ -86,7 +86,7 @@ impl Rule {
 /// A drawn host on which rules are compared.
 #[derive(Clone, Debug)]
 pub struct Contest {
-    plan: Plan,
+    plan: SimulationPlan,
     start: State,
     /// Expected load of each vCPU of each VM, thousandths of a CPU.
     milli: Vec<u64>,
@@ -112,7 +112,7 @@ impl Contest {
 
     /// The plan that is simulated, before anything is placed.
     #[must_use]
-    pub fn plan(&self) -> &Plan {
+    pub fn plan(&self) -> &SimulationPlan {
         &self.plan
     }
 

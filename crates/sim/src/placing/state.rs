@@ -3,7 +3,7 @@
 
 use crate::params::ONE;
 use crate::rng::Rng;
-use crate::scenario::build::Plan;
+use crate::scenario::build::SimulationPlan;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{Snapshot, Vcpu, Vm};
@@ -23,7 +23,7 @@ pub(super) struct State {
 
 impl State {
     /// Nothing is placed; every vCPU may use all CPUs.
-    pub(super) fn new(plan: &Plan, memory: &[Vec<u64>]) -> Self {
+    pub(super) fn new(plan: &SimulationPlan, memory: &[Vec<u64>]) -> Self {
         let all = plan.topology.all_cpus();
         let vms = &plan.setup.vms[..memory.len()];
         let nodes = plan.topology.nodes().iter().map(|node| (node.id, node.memory.0));
@@ -38,7 +38,7 @@ impl State {
     /// What a policy is given: `loads` are used and waited nanoseconds of each vCPU in `window`.
     pub(super) fn snapshot(
         &self,
-        plan: &Plan,
+        plan: &SimulationPlan,
         loads: &[Vec<[u64; 2]>],
         window: u64,
         other_busy: u64,

@@ -13,9 +13,9 @@ pub use model::LagModel;
 pub use runs::{Alone, Observed, Progress, Stop};
 pub use table::summary;
 
-use crate::engine::{Outcome, VmTally};
+use crate::engine::{RunTotals, VmTally};
 use crate::params::ONE;
-use crate::scenario::build::Plan;
+use crate::scenario::build::SimulationPlan;
 use crate::schedule::VmSchedule;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -23,7 +23,7 @@ use serde::Serialize;
 /// A run's results, schema `instep.sim/1`. Times are nanoseconds of simulated time.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 #[schemars(rename = "Simulation")]
-pub struct Report {
+pub struct SimulationReport {
     /// `instep.sim/1`.
     #[schemars(extend("const" = "instep.sim/1"))]
     pub schema: &'static str,
@@ -41,15 +41,14 @@ pub struct Report {
     /// Whose costs and contention.
     pub machine: String,
     /// The VMs.
-    pub vms: Vec<VmReport>,
+    pub vms: Vec<SimulatedVm>,
     /// The host.
-    pub host: HostReport,
+    pub host: SimulatedHost,
 }
 
 /// One VM's measures. Fractions are 0 to 1.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-#[schemars(rename = "SimulatedVm")]
-pub struct VmReport {
+pub struct SimulatedVm {
     /// Its name.
     pub name: String,
     /// For how long it existed of the time measured; what follows is of this time.
@@ -93,7 +92,7 @@ pub struct VmReport {
     /// The same by vCPU, nanoseconds.
     pub steal_by_vcpu_ns: Vec<u64>,
     /// Who had the CPU in whose queue its vCPUs waited, the longest first.
-    pub culprits: Vec<Culprit>,
+    pub culprits: Vec<SimulatedCulprit>,
     /// How long its vCPUs waited for a CPU each time.
     pub wait: WaitReport,
     /// How far a waiting vCPU fell behind its siblings at most.
@@ -107,9 +106,9 @@ pub struct VmReport {
     /// Migrations a second.
     pub migrations_per_s: f64,
     /// Blocked time by who ended it.
-    pub waits: WaitsReport,
+    pub waits: SimulatedWaits,
     /// The same of each vCPU.
-    pub waits_by_vcpu: Vec<WaitsReport>,
+    pub waits_by_vcpu: Vec<SimulatedWaits>,
     /// How late periodic threads woke: mean and latest; null without any.
     pub late_ns: Option<[u64; 2]>,
     /// Competing modules of the whole host, as with every VM.
@@ -118,8 +117,7 @@ pub struct VmReport {
 
 /// Blocked time of a VM's vCPUs, nanoseconds, by who ended it.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-#[schemars(rename = "SimulatedWaits")]
-pub struct WaitsReport {
+pub struct SimulatedWaits {
     /// A sibling: synchronisation.
     pub sibling_ns: u64,
     /// A timer.
@@ -151,8 +149,7 @@ pub struct WaitReport {
 
 /// Who ran while a VM waited.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-#[schemars(rename = "SimulatedCulprit")]
-pub struct Culprit {
+pub struct SimulatedCulprit {
     /// A VM, itself (stacked siblings), `host` (the host's own threads) or `idle`.
     pub name: String,
     /// For how long, vCPU nanoseconds.
@@ -161,8 +158,7 @@ pub struct Culprit {
 
 /// The host's measures.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-#[schemars(rename = "SimulatedHost")]
-pub struct HostReport {
+pub struct SimulatedHost {
     /// CPUs.
     pub cpus: usize,
     /// Mean busy part of each CPU.
@@ -187,15 +183,15 @@ fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
-impl Report {
+impl SimulationReport {
     /// The report of a run; `alone` is what each VM does alone, as far as that was simulated.
     #[must_use]
-    pub fn new(plan: &Plan, observed: &Observed, alone: &[Option<Alone>]) -> Self {
+    pub fn new(plan: &SimulationPlan, observed: &Observed, alone: &[Option<Alone>]) -> Self {
         let outcome = &observed.outcome;
         let (shares, by_weight) = (plan.fair_shares(alone), plan.by_weight());
         let one = |vm: usize| {
             let share = Share { fair_milli: shares[vm], by_weight: by_weight[vm] };
-            VmReport::new(plan, observed, vm, alone[vm].as_ref(), &share)
+            SimulatedVm::new(plan, observed, vm, alone[vm].as_ref(), &share)
         };
         let vms = (0..outcome.vms.len()).map(one);
         let host = &outcome.host;
@@ -209,7 +205,7 @@ impl Report {
             failed: observed.failed.clone(),
             machine: plan.setup.params.machine.clone(),
             vms: vms.collect(),
-            host: HostReport {
+            host: SimulatedHost {
                 cpus: plan.setup.host.cpus(),
                 utilisation: host.busy.iter().map(|busy| ratio(*busy, duration)).collect(),
                 competing_modules: outcome.competing_micro() as f64 / 1e6,
@@ -230,9 +226,9 @@ struct Share {
     by_weight: f64,
 }
 
-impl VmReport {
+impl SimulatedVm {
     fn new(
-        plan: &Plan,
+        plan: &SimulationPlan,
         observed: &Observed,
         vm: usize,
         alone: Option<&Alone>,
@@ -290,10 +286,10 @@ impl VmReport {
             },
             blocks_per_s: per_second(tally.blocks, duration),
             migrations_per_s: per_second(tally.migrations, duration),
-            waits: WaitsReport::new(
+            waits: SimulatedWaits::new(
                 [&tally.by_sibling, &tally.by_timer, &tally.by_io].map(|by| by.ns),
             ),
-            waits_by_vcpu: tally.by_vcpu.iter().copied().map(WaitsReport::new).collect(),
+            waits_by_vcpu: tally.by_vcpu.iter().copied().map(SimulatedWaits::new).collect(),
             late_ns: (tally.lateness.count > 0)
                 .then(|| [tally.lateness.ns / tally.lateness.count, tally.latest]),
             competing_modules: outcome.competing_micro() as f64 / 1e6,
@@ -302,7 +298,7 @@ impl VmReport {
 }
 
 /// Who had the CPU, the longest first. Behind the VMs come the host's own threads and nobody.
-fn culprits(outcome: &Outcome, schedule: &VmSchedule) -> Vec<Culprit> {
+fn culprits(outcome: &RunTotals, schedule: &VmSchedule) -> Vec<SimulatedCulprit> {
     let end = schedule.instead.len();
     let name = |at: usize| match end - at {
         1 => "idle".to_owned(),
@@ -310,13 +306,13 @@ fn culprits(outcome: &Outcome, schedule: &VmSchedule) -> Vec<Culprit> {
         _ => outcome.vms.get(at).map_or_else(|| "host".to_owned(), |vm| vm.0.clone()),
     };
     let times = schedule.instead.iter().enumerate().filter(|(_, ns)| **ns > 0);
-    let mut list: Vec<Culprit> =
-        times.map(|(at, ns)| Culprit { name: name(at), ns: *ns }).collect();
+    let mut list: Vec<SimulatedCulprit> =
+        times.map(|(at, ns)| SimulatedCulprit { name: name(at), ns: *ns }).collect();
     list.sort_by(|a, b| b.ns.cmp(&a.ns).then_with(|| a.name.cmp(&b.name)));
     list
 }
 
-impl WaitsReport {
+impl SimulatedWaits {
     fn new([sibling_ns, timer_ns, io_ns]: [u64; 3]) -> Self {
         Self { sibling_ns, timer_ns, io_ns }
     }

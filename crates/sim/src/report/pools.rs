@@ -57,10 +57,10 @@ fn used(vm: &VmSetup, cpus: usize) -> Mask {
 mod tests {
     use super::*;
     use crate::report::Alone;
-    use crate::scenario::{Scenario, build::Plan};
+    use crate::scenario::{Scenario, build::SimulationPlan};
 
     /// A plan of 8 CPUs and a VM of 8 vCPUs for each of these sets of CPUs and weights.
-    fn plan(guests: &[(&str, u32)]) -> Plan {
+    fn plan(guests: &[(&str, u32)]) -> SimulationPlan {
         let mut text =
             "about = \"it\"\nscheduler = \"eevdf\"\nduration = \"1s\"\nwarmup = \"1s\"\n\
                         [host]\ncores = 8\nmemory = \"64GiB\"\n"
@@ -71,7 +71,7 @@ mod tests {
                  allowed = \"{allowed}\"\nweight = {weight}\n"
             ));
         }
-        Plan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
+        SimulationPlan::new(&Scenario::parse(&text).unwrap(), &|_| Err(String::new())).unwrap()
     }
 
     #[test]

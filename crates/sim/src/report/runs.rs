@@ -1,11 +1,11 @@
 //! The runs behind a report: the scenario itself, and every different VM alone, for any number of
 //! seeds, side by side on the CPUs there are. Which ends first does not change a number.
 
-use super::Report;
+use super::SimulationReport;
 use super::pools::Pool;
 use super::tree;
-use crate::engine::{Engine, Life, Outcome, VmSetup};
-use crate::scenario::build::Plan;
+use crate::engine::{Engine, Life, RunTotals, VmSetup};
+use crate::scenario::build::SimulationPlan;
 use crate::schedule::{Known, Recorder, Spans, VmSchedule};
 use rayon::prelude::*;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ pub struct Observed {
     /// Its seed.
     pub seed: u64,
     /// What the engine counted.
-    pub outcome: Outcome,
+    pub outcome: RunTotals,
     /// What the schedule did to each VM; the host's own threads come last.
     pub schedule: Vec<VmSchedule>,
     /// Why the host threw the scheduler out, if it did.
@@ -76,10 +76,10 @@ impl Alone {
     }
 }
 
-impl Plan {
+impl SimulationPlan {
     /// Simulates it once.
     #[must_use]
-    pub fn run(&self) -> Outcome {
+    pub fn run(&self) -> RunTotals {
         Engine::new(self.setup.clone(), self.scheduler()).run()
     }
 
@@ -265,7 +265,7 @@ impl Plan {
         spans: &mut dyn Spans,
         more: Progress<'_>,
         stop: Stop<'_>,
-    ) -> Vec<Report> {
+    ) -> Vec<SimulationReport> {
         let (jobs, spans) = (self.jobs(), Mutex::new(spans));
         let all: Vec<(u64, Option<usize>)> =
             (0..seeds).flat_map(|seed| jobs.iter().map(move |job| (seed, *job))).collect();
@@ -292,14 +292,14 @@ impl Plan {
                 runs.get(job)?.as_ref().map(Alone::of)
             };
             let alone: Vec<Option<Alone>> = like.iter().map(alone).collect();
-            Some(Report::new(self, observed, &alone))
+            Some(SimulationReport::new(self, observed, &alone))
         };
         runs.chunks(jobs.len()).filter_map(report).collect()
     }
 
     /// The report of its own seed.
     #[must_use]
-    pub fn report(&self) -> Option<Report> {
+    pub fn report(&self) -> Option<SimulationReport> {
         self.reports(1, &mut (), &|_| (), &|| false).pop()
     }
 }

@@ -1,6 +1,6 @@
 //! A report for people, in lines of up to 80 columns: what every VM got, and why.
 
-use super::{Report, VmReport};
+use super::{SimulatedVm, SimulationReport};
 use instep_report::stats::estimate;
 use instep_report::table::{Side, Spacing, aligned};
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 const NAME: usize = 14;
 const SPACING: Spacing = Spacing { indent: 0, gap: 2 };
 
-impl Report {
+impl SimulationReport {
     /// The tables.
     #[must_use]
     pub fn table(&self) -> String {
@@ -44,7 +44,7 @@ impl Report {
     }
 
     fn got(&self) -> String {
-        let row = |vm: &VmReport| {
+        let row = |vm: &SimulatedVm| {
             let least = vm
                 .fair_share_speed
                 .zip(vm.lag.as_ref())
@@ -76,7 +76,7 @@ impl Report {
     }
 
     fn why(&self, width: usize) -> String {
-        let row = |vm: &VmReport| {
+        let row = |vm: &SimulatedVm| {
             vec![
                 short(&vm.name, width),
                 format!("{:.3}", vm.stacking),
@@ -105,7 +105,7 @@ impl Report {
 
 /// Several seeds of one scenario: of every VM the means with 95 % confidence.
 #[must_use]
-pub fn summary(runs: &[Report]) -> String {
+pub fn summary(runs: &[SimulationReport]) -> String {
     let mut out = String::new();
     let Some(first) = runs.first() else { return out };
     let seconds = first.duration_ns as f64 / 1e9;
@@ -121,7 +121,7 @@ pub fn summary(runs: &[Report]) -> String {
     out.push('\n');
     let mut rows = Vec::new();
     for (at, vm) in first.vms.iter().enumerate() {
-        let values = |of: &dyn Fn(&VmReport) -> Option<f64>| -> Vec<f64> {
+        let values = |of: &dyn Fn(&SimulatedVm) -> Option<f64>| -> Vec<f64> {
             runs.iter().filter_map(|run| of(run.vms.get(at)?)).collect()
         };
         let shown = |values: Vec<f64>, places: usize| {
@@ -153,7 +153,7 @@ pub fn summary(runs: &[Report]) -> String {
 }
 
 /// Who had the CPU for most of the time that it waited.
-fn instead(vm: &VmReport) -> String {
+fn instead(vm: &SimulatedVm) -> String {
     let all: u64 = vm.culprits.iter().map(|one| one.ns).sum();
     let most = vm.culprits.iter().max_by_key(|one| one.ns).filter(|one| one.ns > 0);
     most.map_or("-".to_owned(), |most| {

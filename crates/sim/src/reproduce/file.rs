@@ -21,12 +21,12 @@
 //! standard deviation between runs, per cent of their mean; with `bound = true` the published figure is
 //! a bound; `vm` and `measure` may be a row's own; `kind = "fitted"` or `"arithmetic"` says that it is no prediction. Gives plans; runs nothing.
 
-use super::Kind;
+use super::FigureKind;
 use super::measure::{Measure, Relation};
 use crate::engine::Setup;
 use crate::library;
 use crate::scenario::Scenario;
-use crate::scenario::build::Plan;
+use crate::scenario::build::SimulationPlan;
 use crate::scenario::places;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ struct RowText {
     #[serde(default)]
     spread: bool,
     #[serde(default)]
-    kind: Kind,
+    kind: FigureKind,
     measure: Option<String>,
     vm: Option<String>,
     unit: Option<String>,
@@ -100,7 +100,7 @@ pub struct Experiment {
     /// Its rows.
     pub rows: Vec<RowPlan>,
     /// The different simulations that its rows need.
-    pub plans: Vec<Plan>,
+    pub plans: Vec<SimulationPlan>,
 }
 
 /// A row of an experiment.
@@ -118,7 +118,7 @@ pub struct RowPlan {
     /// their mean.
     pub spread: bool,
     /// What agreement is worth.
-    pub kind: Kind,
+    pub kind: FigureKind,
     /// Its unit, where not the experiment's.
     pub unit: Option<String>,
     /// Why simulated and published differ, as far as known.
@@ -164,7 +164,7 @@ impl Experiment {
 #[derive(Debug, Default)]
 struct Plans {
     known: BTreeMap<String, usize>,
-    made: Vec<Plan>,
+    made: Vec<SimulationPlan>,
 }
 
 impl Plans {
@@ -175,7 +175,7 @@ impl Plans {
         }
         let no_files = |name: &str| Err(format!("{name}: an experiment describes its host itself"));
         let plan = Scenario::parse(&text)
-            .and_then(|scenario| Plan::new(&scenario, &no_files))
+            .and_then(|scenario| SimulationPlan::new(&scenario, &no_files))
             .map_err(|fault| fault.what)?;
         self.made.push(plan);
         self.known.insert(text, self.made.len() - 1);
@@ -188,7 +188,7 @@ const EVERYWHERE: &str = "vCPUs start spread over the host (engine): chosen afte
                           had been seen";
 
 /// What plans have that was chosen after results had been seen: by the sources that the library gives.
-fn chosen(plans: &[Plan]) -> Result<Vec<String>, String> {
+fn chosen(plans: &[SimulationPlan]) -> Result<Vec<String>, String> {
     let mut all = vec![EVERYWHERE.to_owned()];
     let mut add = |what: String| {
         if !all.contains(&what) {

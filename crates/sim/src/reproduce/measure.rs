@@ -1,11 +1,11 @@
 //! What a row of an experiment measures in a run. Knows no interval and no published figure.
 
-use crate::engine::{Outcome, VmTally};
+use crate::engine::{RunTotals, VmTally};
 use std::str::FromStr;
 
 /// A quantity of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum Quantity {
     /// Part of the time with siblings runnable on one CPU, per cent: mean of the VMs.
     Stacking,
     /// Competing modules of the host (systems.md, 1).
@@ -23,7 +23,7 @@ pub enum What {
     Boosts,
 }
 
-impl FromStr for What {
+impl FromStr for Quantity {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -58,7 +58,7 @@ pub enum Relation {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measure {
     /// The quantity.
-    pub what: What,
+    pub what: Quantity,
     /// Of the VMs whose names begin so.
     pub vm: String,
     /// Multiplied by this in the end.
@@ -73,7 +73,7 @@ impl Measure {
     /// The value in runs of one seed, by the number of the simulation; nothing when one is missing
     /// or there is nothing to divide by.
     #[must_use]
-    pub fn of<'a>(&self, runs: &dyn Fn(usize) -> Option<&'a Outcome>) -> Option<f64> {
+    pub fn of<'a>(&self, runs: &dyn Fn(usize) -> Option<&'a RunTotals>) -> Option<f64> {
         let own = self.quantity(runs(self.plan)?)?;
         let other = |plan: usize| runs(plan).and_then(|run| self.quantity(run));
         let value = match self.relation {
@@ -84,27 +84,29 @@ impl Measure {
         Some(value * self.scale).filter(|value| value.is_finite())
     }
 
-    fn quantity(&self, run: &Outcome) -> Option<f64> {
+    fn quantity(&self, run: &RunTotals) -> Option<f64> {
         match self.what {
-            What::Competing => Some(run.competing_micro() as f64 / 1e6),
-            What::Boosts => {
+            Quantity::Competing => Some(run.competing_micro() as f64 / 1e6),
+            Quantity::Boosts => {
                 Some(run.host.boosts.unwrap_or(0) as f64 * 1e9 / run.duration.max(1) as f64)
             }
-            What::Stacking => self.mean(run, |_, tally| {
+            Quantity::Stacking => self.mean(run, |_, tally| {
                 tally.sums.stacked as f64 * 100.0 / tally.sums.elapsed.max(1) as f64
             }),
-            What::Throughput => self.mean(run, |vm, _| run.throughput_milli(vm) as f64 / 1000.0),
-            What::Runs => {
+            Quantity::Throughput => {
+                self.mean(run, |vm, _| run.throughput_milli(vm) as f64 / 1000.0)
+            }
+            Quantity::Runs => {
                 self.mean(run, |_, tally| tally.took.map_or(f64::NAN, |ns| 3.6e12 / ns as f64))
             }
-            What::Units => self.mean(run, |_, tally| tally.units as f64),
-            What::Late => self.mean(run, |_, tally| {
+            Quantity::Units => self.mean(run, |_, tally| tally.units as f64),
+            Quantity::Late => self.mean(run, |_, tally| {
                 tally.lateness.ns as f64 / tally.lateness.count.max(1) as f64 / 1000.0
             }),
         }
     }
 
-    fn mean(&self, run: &Outcome, value: impl Fn(usize, &VmTally) -> f64) -> Option<f64> {
+    fn mean(&self, run: &RunTotals, value: impl Fn(usize, &VmTally) -> f64) -> Option<f64> {
         let mine = run.vms.iter().enumerate().filter(|(_, vm)| vm.0.starts_with(&self.vm));
         let (sum, count) =
             mine.fold((0.0, 0u32), |(sum, count), (at, vm)| (sum + value(at, &vm.2), count + 1));

@@ -11,7 +11,7 @@ pub mod table;
 
 pub use file::Experiment;
 
-use crate::engine::Outcome;
+use crate::engine::RunTotals;
 use instep_report::stats;
 use rayon::prelude::*;
 use schemars::JsonSchema;
@@ -49,13 +49,13 @@ pub struct Reproduced {
     #[schemars(extend("const" = "instep.reproduce/1"))]
     pub schema: &'static str,
     /// The experiments.
-    pub experiments: Vec<Result>,
+    pub experiments: Vec<ExperimentResult>,
 }
 
 /// What came of one experiment.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
 #[schemars(rename = "Experiment")]
-pub struct Result {
+pub struct ExperimentResult {
     /// Its name.
     pub name: String,
     /// The section of systems.md.
@@ -79,13 +79,12 @@ pub struct Result {
     #[serde(skip)]
     pub chance: bool,
     /// Its rows.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PublishedFigure>,
 }
 
 /// A row: published beside simulated.
 #[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-#[schemars(rename = "PublishedFigure")]
-pub struct Row {
+pub struct PublishedFigure {
     /// What it is.
     pub label: String,
     /// The published figure; null where there is none.
@@ -95,7 +94,7 @@ pub struct Row {
     /// Whether the published figure is the most that was seen, not the figure itself.
     pub bound: bool,
     /// What agreement with the published figure is worth; null where there is none.
-    pub kind: Option<Kind>,
+    pub kind: Option<FigureKind>,
     /// The mean over seeds, or the spread between them; null when nothing was run.
     pub simulated: Option<f64>,
     /// Lower end of its 95 % confidence interval.
@@ -107,7 +106,7 @@ pub struct Row {
     /// Its unit.
     pub unit: String,
     /// Whether the two agree; null where there is nothing to compare.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<FigureVerdict>,
     /// Why they differ, as far as known.
     pub why: Option<String>,
 }
@@ -116,7 +115,7 @@ pub struct Row {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[schemars(rename = "Agreement")]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum FigureVerdict {
     /// The published figure lies in the interval, or not further from the mean than a tenth of
     /// itself, or than 2 % of the largest published figure of that unit. Of a bound: the whole
     /// interval lies below it.
@@ -128,7 +127,7 @@ pub enum Verdict {
     Differs,
 }
 
-impl Verdict {
+impl FigureVerdict {
     /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
@@ -142,9 +141,8 @@ impl Verdict {
 
 /// What agreement with a published figure is worth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema, Serialize)]
-#[schemars(rename = "FigureKind")]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum FigureKind {
     /// A number of the model was chosen so that the figure comes out: worth nothing.
     Fitted,
     /// It follows from the rules' definition, whatever the host: a check of the program.
@@ -154,7 +152,7 @@ pub enum Kind {
     Predicted,
 }
 
-impl Kind {
+impl FigureKind {
     /// All of them, those that count first.
     pub const ALL: [Self; 3] = [Self::Predicted, Self::Fitted, Self::Arithmetic];
 
@@ -170,7 +168,7 @@ impl Kind {
 }
 
 impl Reproduced {
-    fn of(experiments: Vec<Result>) -> Self {
+    fn of(experiments: Vec<ExperimentResult>) -> Self {
         Self { schema: "instep.reproduce/1", experiments }
     }
 
@@ -178,7 +176,7 @@ impl Reproduced {
     #[must_use]
     pub fn differs(&self) -> bool {
         let mut rows = self.experiments.iter().flat_map(|experiment| &experiment.rows);
-        rows.any(|row| row.verdict == Some(Verdict::Differs))
+        rows.any(|row| row.verdict == Some(FigureVerdict::Differs))
     }
 }
 
@@ -236,7 +234,7 @@ fn outcomes(
     seeds: u64,
     more: &(dyn Fn() + Sync),
     stop: &(dyn Fn() -> bool + Sync),
-) -> Vec<Option<Outcome>> {
+) -> Vec<Option<RunTotals>> {
     let plans = 0..experiment.plans.len();
     let jobs: Vec<(u64, usize)> =
         (1..=seeds).flat_map(|seed| plans.clone().map(move |plan| (seed, plan))).collect();
@@ -254,7 +252,7 @@ fn outcomes(
 }
 
 /// The result of an experiment of so many seeds from its runs.
-fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Result {
+fn result(experiment: &Experiment, seeds: u64, runs: &[Option<RunTotals>]) -> ExperimentResult {
     let plans = experiment.plans.len().max(1);
     let rows = experiment.rows.iter().map(|row| {
         let values: Vec<f64> = runs
@@ -266,7 +264,7 @@ fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Resu
             false => stats::estimate(&values),
         };
         let unit = row.unit.clone().unwrap_or_else(|| experiment.unit.clone());
-        Row {
+        PublishedFigure {
             label: row.label.clone(),
             published: row.published,
             implied: row.implied,
@@ -288,7 +286,7 @@ fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Resu
             why: row.why.clone(),
         }
     });
-    Result {
+    ExperimentResult {
         name: experiment.name.clone(),
         system: experiment.system,
         about: experiment.about.clone(),
@@ -303,28 +301,28 @@ fn result(experiment: &Experiment, seeds: u64, runs: &[Option<Outcome>]) -> Resu
     }
 }
 
-/// See [`Verdict`], of a bound.
-fn below(bound: f64, found: stats::Estimate) -> Verdict {
+/// See [`FigureVerdict`], of a bound.
+fn below(bound: f64, found: stats::Estimate) -> FigureVerdict {
     if found.high <= bound {
-        Verdict::Agrees
+        FigureVerdict::Agrees
     } else if found.low <= bound {
-        Verdict::Unclear
+        FigureVerdict::Unclear
     } else {
-        Verdict::Differs
+        FigureVerdict::Differs
     }
 }
 
-/// See [`Verdict`], of a figure.
-fn verdict(published: f64, found: stats::Estimate, largest: f64) -> Verdict {
+/// See [`FigureVerdict`], of a figure.
+fn verdict(published: f64, found: stats::Estimate, largest: f64) -> FigureVerdict {
     let allowed = f64::max(published.abs() * 0.1, largest * 0.02) + 1e-9;
     let within = found.low <= published && published <= found.high;
     let width = found.high - found.low;
     if within && width > f64::max(published.abs(), allowed) {
-        Verdict::Unclear
+        FigureVerdict::Unclear
     } else if within || (found.mean - published).abs() <= allowed {
-        Verdict::Agrees
+        FigureVerdict::Agrees
     } else {
-        Verdict::Differs
+        FigureVerdict::Differs
     }
 }
 

@@ -2,7 +2,7 @@
 //! and a plot (inline SVG) for each unit of its rows. Knows only results.
 
 use super::table::{counts, figure, published};
-use super::{Reproduced, Result, Row, Verdict};
+use super::{ExperimentResult, FigureVerdict, PublishedFigure, Reproduced};
 use instep_report::html::{self, add_paragraph, escaped};
 use instep_report::plot::{Area, Direction, Scale, add_plot};
 use std::fmt::Write as _;
@@ -36,7 +36,7 @@ pub fn page(found: &Reproduced) -> String {
     html::page("Published and simulated", STYLE, &out)
 }
 
-fn section(out: &mut String, experiment: &Result) {
+fn section(out: &mut String, experiment: &ExperimentResult) {
     let _ = writeln!(
         out,
         "<section>\n<h2>{}</h2>\n<p>{}</p>\n<p class=\"soft\">{}; {}</p>",
@@ -66,7 +66,7 @@ fn section(out: &mut String, experiment: &Result) {
     }
     soft("Fitted", &experiment.fitted);
     experiment.chosen.iter().for_each(|what| soft("Chosen after results", what));
-    for row in experiment.rows.iter().filter(|row| row.verdict == Some(Verdict::Differs)) {
+    for row in experiment.rows.iter().filter(|row| row.verdict == Some(FigureVerdict::Differs)) {
         if let Some(why) = &row.why {
             let _ = writeln!(out, "<p>{} differs: {}</p>", escaped(&row.label), escaped(why));
         }
@@ -74,9 +74,9 @@ fn section(out: &mut String, experiment: &Result) {
     out.push_str("</section>\n");
 }
 
-fn cells(row: &Row, unit: &str) -> Vec<String> {
+fn cells(row: &PublishedFigure, unit: &str) -> Vec<String> {
     let number = |value: Option<f64>| value.map_or("-".to_owned(), figure);
-    let verdict = row.verdict.map_or("", Verdict::word);
+    let verdict = row.verdict.map_or("", FigureVerdict::word);
     let own = if row.unit == unit { String::new() } else { format!(" ({})", row.unit) };
     vec![
         escaped(&row.label) + &escaped(&own),
@@ -90,7 +90,7 @@ fn cells(row: &Row, unit: &str) -> Vec<String> {
 }
 
 /// From the least to the most of these rows, zero included.
-fn scale_of<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> Scale {
+fn scale_of<'a>(rows: impl Iterator<Item = &'a PublishedFigure> + Clone) -> Scale {
     let values = rows.clone().flat_map(|row| [row.published, row.simulated, row.low, row.high]);
     let (low, high) = values
         .flatten()
@@ -107,7 +107,7 @@ fn scale_of<'a>(rows: impl Iterator<Item = &'a Row> + Clone) -> Scale {
 }
 
 /// The rows of one unit.
-fn plot(out: &mut String, experiment: &Result, unit: &str) {
+fn plot(out: &mut String, experiment: &ExperimentResult, unit: &str) {
     let rows = experiment.rows.iter().filter(|row| row.unit == unit);
     let scale = scale_of(rows.clone());
     let label = format!("{}, {unit}", experiment.name);
@@ -119,7 +119,7 @@ fn plot(out: &mut String, experiment: &Result, unit: &str) {
     });
 }
 
-fn points(out: &mut String, scale: &Scale, y: f64, row: &Row) {
+fn points(out: &mut String, scale: &Scale, y: f64, row: &PublishedFigure) {
     scale.draw_name(out, y, &escaped(&row.label));
     if let (Some(low), Some(high), Some(mean)) = (row.low, row.high, row.simulated) {
         let title = format!("simulated: {}", figure(mean));

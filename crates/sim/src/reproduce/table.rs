@@ -1,6 +1,6 @@
 //! Published beside simulated as text, in lines of up to 80 columns.
 
-use super::{Kind, Reproduced, Result, Row, Verdict};
+use super::{ExperimentResult, FigureKind, FigureVerdict, PublishedFigure, Reproduced};
 use instep_report::text::{lines, paragraph};
 use std::fmt::Write as _;
 
@@ -28,18 +28,19 @@ pub fn table(found: &Reproduced) -> String {
 
 /// Published figures of each kind that agree, differ and are unclear, in words; kinds without any are
 /// left out.
-pub(super) fn counts(found: &Reproduced) -> Vec<(Kind, String)> {
+pub(super) fn counts(found: &Reproduced) -> Vec<(FigureKind, String)> {
     let rows = || found.experiments.iter().flat_map(|experiment| &experiment.rows);
-    let of = |kind: Kind| {
+    let of = |kind: FigureKind| {
         let count = |verdict| {
             rows().filter(|row| row.kind == Some(kind) && row.verdict == Some(verdict)).count()
         };
-        let counts = [Verdict::Agrees, Verdict::Differs, Verdict::Unclear].map(count);
+        let counts =
+            [FigureVerdict::Agrees, FigureVerdict::Differs, FigureVerdict::Unclear].map(count);
         let [agree, differ, unclear] = counts;
         let text = format!("{agree} agree, {differ} differ, {unclear} are unclear");
         (counts.iter().sum::<usize>() > 0).then_some((kind, text))
     };
-    Kind::ALL.into_iter().filter_map(of).collect()
+    FigureKind::ALL.into_iter().filter_map(of).collect()
 }
 
 /// A few lines for each experiment: what it shows and how many figures it has.
@@ -68,7 +69,7 @@ pub fn summary(found: &Reproduced) -> String {
     out
 }
 
-fn one(out: &mut String, experiment: &Result) {
+fn one(out: &mut String, experiment: &ExperimentResult) {
     wrap(out, "", &format!("{} ({}): {}", experiment.name, experiment.source, experiment.about));
     let run = experiment.rows.iter().map(|row| row.seeds).max().unwrap_or(0);
     let seeds = match (run, experiment.seeds) {
@@ -95,7 +96,8 @@ fn one(out: &mut String, experiment: &Result) {
     }
     let mut told: Vec<&str> = Vec::new();
     for row in &experiment.rows {
-        let Some(why) = row.why.as_deref().filter(|_| row.verdict == Some(Verdict::Differs)) else {
+        let Some(why) = row.why.as_deref().filter(|_| row.verdict == Some(FigureVerdict::Differs))
+        else {
             continue;
         };
         if !told.contains(&why) {
@@ -105,7 +107,7 @@ fn one(out: &mut String, experiment: &Result) {
     }
 }
 
-fn line(out: &mut String, row: &Row) {
+fn line(out: &mut String, row: &PublishedFigure) {
     let labels = lines(&row.label, LABEL, "", "  ");
     let label = &labels[0];
     let published = row.published.map_or("-".to_owned(), |value| published(row, value));
@@ -114,14 +116,14 @@ fn line(out: &mut String, row: &Row) {
         (Some(low), Some(high)) if row.seeds > 1 => between(row, low, high),
         _ => String::new(),
     };
-    let verdict = row.verdict.map_or("", Verdict::word);
+    let verdict = row.verdict.map_or("", FigureVerdict::word);
     let text = format!("  {label:LABEL$} {published:>10} {simulated:>9} {interval:>10} {verdict}");
     let _ = writeln!(out, "{}", text.trim_end());
     labels[1..].iter().for_each(|rest| out.push_str(&format!("  {rest}\n")));
 }
 
 /// An interval: half its width where its middle is the figure, else its ends.
-fn between(row: &Row, low: f64, high: f64) -> String {
+fn between(row: &PublishedFigure, low: f64, high: f64) -> String {
     let middle = row.simulated.unwrap_or(low);
     if (low + high - 2.0 * middle).abs() <= 1e-6 * (1.0 + middle.abs()) {
         format!("+-{}", figure((high - low) / 2.0))
@@ -131,12 +133,12 @@ fn between(row: &Row, low: f64, high: f64) -> String {
 }
 
 /// A published figure with what it is: one that follows has a star, a bound its sign.
-pub(super) fn published(row: &Row, value: f64) -> String {
+pub(super) fn published(row: &PublishedFigure, value: f64) -> String {
     let (least, star) = (if row.bound { "<" } else { "" }, if row.implied { "*" } else { "" });
     let kind = match row.kind {
-        Some(Kind::Fitted) => "f",
-        Some(Kind::Arithmetic) => "a",
-        Some(Kind::Predicted) | None => "",
+        Some(FigureKind::Fitted) => "f",
+        Some(FigureKind::Arithmetic) => "a",
+        Some(FigureKind::Predicted) | None => "",
     };
     format!("{least}{}{star}{kind}", figure(value))
 }

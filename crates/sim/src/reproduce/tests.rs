@@ -47,13 +47,13 @@ fn only_what_is_neither_fitted_nor_arithmetic_is_predicted() {
         let listed = list(&find(name).unwrap());
         listed.experiments[0].rows.iter().find(|row| row.label == label).unwrap().kind
     };
-    assert_eq!(kinds("types", "type 1, PM"), Some(Kind::Fitted));
-    assert_eq!(kinds("types", "type 1, VM"), Some(Kind::Predicted));
-    assert_eq!(kinds("stacking", "balance, 1 VM"), Some(Kind::Arithmetic));
+    assert_eq!(kinds("types", "type 1, PM"), Some(FigureKind::Fitted));
+    assert_eq!(kinds("types", "type 1, VM"), Some(FigureKind::Predicted));
+    assert_eq!(kinds("stacking", "balance, 1 VM"), Some(FigureKind::Arithmetic));
     assert_eq!(kinds("stacking", "CFS, 3 VMs"), None, "nothing is published");
     // An experiment that says that it fitted something has a row that says so.
     for experiment in &list(&find("all").unwrap()).experiments {
-        let fitted = experiment.rows.iter().any(|row| row.kind == Some(Kind::Fitted));
+        let fitted = experiment.rows.iter().any(|row| row.kind == Some(FigureKind::Fitted));
         let says = ["Three numbers", "In scenarios/"]
             .iter()
             .any(|words| experiment.fitted.starts_with(words));
@@ -137,7 +137,7 @@ fn a_row_has_its_mean_between_the_ends_of_its_interval_and_a_verdict() {
     let found = run(&tiny(), None, &|_, _| (), &|| false);
     let rows = &found.experiments[0].rows;
     assert!(rows.iter().all(|row| row.seeds == 3 && row.low <= row.simulated));
-    assert_eq!((rows[1].simulated, rows[1].verdict), (Some(0.0), Some(Verdict::Agrees)));
+    assert_eq!((rows[1].simulated, rows[1].verdict), (Some(0.0), Some(FigureVerdict::Agrees)));
     assert_eq!(rows[0].verdict, None);
     assert_eq!(run(&tiny(), None, &|_, _| (), &|| false), found);
 }
@@ -190,22 +190,22 @@ fn the_sequential_section_gives_two_and_four_iterations_exactly() {
 fn a_verdict_is_by_interval_then_by_nearness() {
     let wide = stats::Estimate { mean: 5.0, low: 1.0, high: 9.0 };
     let sharp = stats::Estimate { mean: 5.0, low: 5.0, high: 5.0 };
-    assert_eq!(verdict(8.5, wide, 8.5), Verdict::Agrees);
-    assert_eq!(verdict(7.5, wide, 7.5), Verdict::Unclear);
-    assert_eq!(verdict(5.5, sharp, 5.5), Verdict::Agrees);
-    assert_eq!(verdict(5.6, sharp, 5.6), Verdict::Differs);
-    assert_eq!(verdict(4.0, sharp, 60.0), Verdict::Agrees);
+    assert_eq!(verdict(8.5, wide, 8.5), FigureVerdict::Agrees);
+    assert_eq!(verdict(7.5, wide, 7.5), FigureVerdict::Unclear);
+    assert_eq!(verdict(5.5, sharp, 5.5), FigureVerdict::Agrees);
+    assert_eq!(verdict(5.6, sharp, 5.6), FigureVerdict::Differs);
+    assert_eq!(verdict(4.0, sharp, 60.0), FigureVerdict::Agrees);
 }
 
 #[test]
 fn what_is_a_bound_has_the_whole_interval_below_it() {
     let found = stats::Estimate { mean: 5.0, low: 1.0, high: 9.0 };
-    assert_eq!(below(9.0, found), Verdict::Agrees);
-    assert_eq!(below(8.9, found), Verdict::Unclear);
-    assert_eq!(below(1.0, found), Verdict::Unclear);
-    assert_eq!(below(0.9, found), Verdict::Differs);
+    assert_eq!(below(9.0, found), FigureVerdict::Agrees);
+    assert_eq!(below(8.9, found), FigureVerdict::Unclear);
+    assert_eq!(below(1.0, found), FigureVerdict::Unclear);
+    assert_eq!(below(0.9, found), FigureVerdict::Differs);
     let at_it = stats::Estimate { mean: 5.0, low: 5.0, high: 5.0 };
-    assert_eq!(below(5.0, at_it), Verdict::Agrees);
+    assert_eq!(below(5.0, at_it), FigureVerdict::Agrees);
     // In a row, too: throughput changes from seed to seed.
     let verdict = |bound: f64| {
         let row = format!("label = \"cfs\"\npublished = {bound}\nbound = true");
@@ -217,9 +217,9 @@ fn what_is_a_bound_has_the_whole_interval_below_it() {
     let row = verdict(1.0);
     let (low, mean, high) = (row.low.unwrap(), row.simulated.unwrap(), row.high.unwrap());
     assert!(low < mean && mean < high, "{row:?}");
-    assert_eq!(verdict(high + 0.1).verdict, Some(Verdict::Agrees));
-    assert_eq!(verdict(mean).verdict, Some(Verdict::Unclear));
-    assert_eq!(verdict(low - 0.1).verdict, Some(Verdict::Differs));
+    assert_eq!(verdict(high + 0.1).verdict, Some(FigureVerdict::Agrees));
+    assert_eq!(verdict(mean).verdict, Some(FigureVerdict::Unclear));
+    assert_eq!(verdict(low - 0.1).verdict, Some(FigureVerdict::Differs));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn tables_keep_to_80_columns_and_pages_to_themselves() {
         assert!(
             !page.contains("http://www") && !page.contains("https://") && !page.contains("src=")
         );
-        let units = |one: &Result| {
+        let units = |one: &ExperimentResult| {
             one.rows.iter().map(|row| row.unit.clone()).collect::<std::collections::BTreeSet<_>>()
         };
         let plots: usize = found.experiments.iter().map(|one| units(one).len()).sum();
@@ -256,7 +256,7 @@ fn one_seed_of_what_chance_plays_a_part_in_is_said_to_be_one() {
     assert!(text("sequential-section").contains("no chance in it"));
     let listed = list(&find("stacking").unwrap());
     let once = Reproduced::of(
-        listed.experiments.into_iter().map(|one| Result { seeds: 1, ..one }).collect(),
+        listed.experiments.into_iter().map(|one| ExperimentResult { seeds: 1, ..one }).collect(),
     );
     assert!(table::table(&once).contains("one seed, no interval"));
 }

@@ -1,14 +1,15 @@
 //! Makes a simulation of a scenario: checks what the words cannot say, and numbers everything.
 
 use super::{
-    Fault, Guest, Load, Machine, Scenario, cgroups, lives, load, machine, settings, stages,
+    Fault, Guest, Load, Machine, Scenario, TuningText, cgroups, lives, load, machine, settings,
+    stages,
 };
 use crate::engine::{CgroupSetup, Life, Placement, Setup, VmSetup};
 use crate::guest::program::{Op, Program, Workload};
 use crate::host::Host;
 use crate::library;
 use crate::params::{Noise, ONE, Profile};
-use crate::sched::{self, Scheduler, Tuning};
+use crate::sched::{self, Scheduler, TunedValue, Tuning};
 use instep_check::mask::Mask;
 use instep_core::idset::CpuSet;
 use instep_core::policy::PolicyName;
@@ -31,7 +32,7 @@ const NO_GUEST: &str = "there is no guest: add a [[guest]] with name, vcpus, mem
 
 /// A checked scenario, ready to be simulated any number of times.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SimulationPlan {
     /// The host's topology.
     pub topology: Topology,
     /// The file it is from, if it is from one that was [loaded](Scenario::load).
@@ -49,7 +50,7 @@ pub struct Plan {
 /// Reads a file that a scenario names.
 type Read<'a> = &'a dyn Fn(&str) -> Result<String, String>;
 
-impl Plan {
+impl SimulationPlan {
     /// The plan of a scenario; `read` gives the text of files that it names.
     ///
     /// # Errors
@@ -186,11 +187,17 @@ fn threads_for_vcpus(vm: &mut VmSetup) {
 }
 
 fn tuning(scenario: &Scenario) -> Result<Tuning, Fault> {
-    let entry = |(name, text): (&String, &Spanned<String>)| {
-        let time = load::duration(text.get_ref()).map_err(|what| {
-            Fault::at(text.span(), format!("tuning: {name} = {}: {what}", text.get_ref()))
-        })?;
-        Ok((name.clone(), u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
+    let entry = |(name, value): (&String, &Spanned<TuningText>)| {
+        let tuned = match value.get_ref() {
+            TuningText::Switch(on) => TunedValue::Switch(*on),
+            TuningText::Time(text) => {
+                let wrong =
+                    |what| Fault::at(value.span(), format!("tuning: {name} = {text}: {what}"));
+                let time = load::duration(text).map_err(wrong)?;
+                TunedValue::Time(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+            }
+        };
+        Ok((name.clone(), tuned))
     };
     scenario.tuning.iter().map(entry).collect()
 }

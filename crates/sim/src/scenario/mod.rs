@@ -57,9 +57,9 @@ pub struct Scenario {
     pub warmup: Duration,
     /// The hypervisor's scheduler.
     pub scheduler: Spanned<String>,
-    /// Numbers of the scheduler that differ from the published ones.
+    /// Times and switches of the scheduler that differ from what was published.
     #[serde(default)]
-    pub tuning: BTreeMap<String, Spanned<String>>,
+    pub tuning: BTreeMap<String, Spanned<TuningText>>,
     /// What places VMs above the scheduler: none, bind, spread, bnn or instep; none when not given.
     pub placement: Option<Spanned<String>>,
     /// Time between two decisions of placement; 60s when not given.
@@ -75,6 +75,16 @@ pub struct Scenario {
     /// Settings of cgroups.
     #[serde(default)]
     pub cgroup: Vec<Spanned<cgroups::CgroupSettings>>,
+}
+
+/// A value of a scheduler as a scenario has it.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "a time such as \"3ms\", or true or false")]
+pub enum TuningText {
+    /// A time with its unit.
+    Time(String),
+    /// Whether a rule is followed.
+    Switch(bool),
 }
 
 /// The host: a shape in the lab's words, or a file.
@@ -256,7 +266,7 @@ impl Scenario {
     ///
     /// # Errors
     /// When it cannot be read or simulated: file, line and reason.
-    pub fn load(path: &Path, overrides: &Overrides) -> Result<build::Plan, Error> {
+    pub fn load(path: &Path, overrides: &Overrides) -> Result<build::SimulationPlan, Error> {
         let text = bounded(path, MAX_FILE)
             .map_err(|source| Error::Read { path: path.to_owned(), source })?;
         Self::plan(path, &text, overrides)
@@ -266,7 +276,11 @@ impl Scenario {
     ///
     /// # Errors
     /// When it cannot be simulated: line and reason.
-    pub fn plan(path: &Path, text: &str, overrides: &Overrides) -> Result<build::Plan, Error> {
+    pub fn plan(
+        path: &Path,
+        text: &str,
+        overrides: &Overrides,
+    ) -> Result<build::SimulationPlan, Error> {
         let wrong = |fault: Fault| Error::Scenario {
             path: path.to_owned(),
             line: fault.line(text),
@@ -293,9 +307,9 @@ impl Scenario {
             let file = beside(name);
             bounded(&file, MAX_TOPOLOGY).map_err(|error| format!("{}: {error}", file.display()))
         };
-        let plan = build::Plan::new(&scenario, &read).map_err(wrong)?;
+        let plan = build::SimulationPlan::new(&scenario, &read).map_err(wrong)?;
         let topology_file = scenario.host.get_ref().topology.as_deref().map(beside);
-        Ok(build::Plan { topology_file, untuned, ..plan })
+        Ok(build::SimulationPlan { topology_file, untuned, ..plan })
     }
 }
 

@@ -6,9 +6,9 @@
 use super::places::changed;
 use super::{MAX_FILE, Overrides, Scenario, bounded};
 use crate::error::Error;
-use crate::report::Report;
+use crate::report::SimulationReport;
 use crate::report::{Progress, Stop};
-use crate::scenario::build::Plan;
+use crate::scenario::build::SimulationPlan;
 use rayon::prelude::*;
 use std::path::Path;
 use std::str::FromStr;
@@ -34,7 +34,7 @@ pub struct Point {
     /// The values, in the order of the axes.
     pub values: Vec<String>,
     /// The simulation.
-    pub plan: Plan,
+    pub plan: SimulationPlan,
 }
 
 /// All combinations; the last axis changes first.
@@ -217,7 +217,12 @@ impl Sweep {
     /// Simulates so many seeds of each point, all side by side; point by point what came of it. Once `stop` says so no run
     /// goes on, and points have only the reports of what was finished.
     #[must_use]
-    pub fn reports(&self, seeds: u64, more: Progress<'_>, stop: Stop<'_>) -> Vec<Vec<Report>> {
+    pub fn reports(
+        &self,
+        seeds: u64,
+        more: Progress<'_>,
+        stop: Stop<'_>,
+    ) -> Vec<Vec<SimulationReport>> {
         let one = |point: &Point| point.plan.reports(seeds, &mut (), more, stop);
         self.points.par_iter().with_max_len(1).map(one).collect()
     }

@@ -4,13 +4,13 @@
 //! A vCPU that is sensitive to latency may be stuck on the busiest CPU: that is the point of
 //! comparison.
 
-use super::cfs::{Cfs, Choice, Rules};
+use super::cfs::{Cfs, CfsTuning, Choice};
 use crate::desk::Desk;
 use instep_check::mask::Mask;
 
 /// The scheduler, with CFS's numbers.
 #[must_use]
-pub fn new(rules: Rules) -> Cfs {
+pub fn new(rules: CfsTuning) -> Cfs {
     Cfs::with(rules, Choice::Bound, "affinity")
 }
 

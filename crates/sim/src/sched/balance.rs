@@ -4,11 +4,11 @@
 //! Where a VM has more vCPUs than it may use CPUs, siblings must share: then the CPUs that hold the
 //! fewest count. Nothing is co-scheduled. The rule itself is [`Choice::Apart`].
 
-use super::cfs::{Cfs, Choice, Rules};
+use super::cfs::{Cfs, CfsTuning, Choice};
 
 /// The scheduler, with CFS's numbers.
 #[must_use]
-pub fn new(rules: Rules) -> Cfs {
+pub fn new(rules: CfsTuning) -> Cfs {
     Cfs::with(rules, Choice::Apart, "balance")
 }
 
@@ -23,7 +23,7 @@ mod tests {
     fn a_woken_vcpu_goes_where_no_sibling_is_and_then_where_the_fewest_are() {
         // Two VMs of three vCPUs on two CPUs.
         let mut desk = desk(2, &[3, 3]);
-        let mut balance = new(Rules::default());
+        let mut balance = new(CfsTuning::default());
         balance.start(&mut desk);
         let mut wake = |task: u32| {
             let task = TaskId(task);

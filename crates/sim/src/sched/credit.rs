@@ -36,7 +36,7 @@ const MIN_TIMER: u64 = MS / 10;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct CreditTuning {
     /// Slice, and period of accounting, in nanoseconds (CSCHED_DEFAULT_TSLICE_MS 30).
     pub slice: u64,
     /// Ticks in a slice (CSCHED_TICKS_PER_TSLICE 3).
@@ -50,7 +50,7 @@ pub struct Rules {
     pub slop: Option<u64>,
 }
 
-impl Default for Rules {
+impl Default for CreditTuning {
     fn default() -> Self {
         Self { slice: 30 * MS, ticks: 3, ratelimit: MS, slop: None }
     }
@@ -110,7 +110,7 @@ struct Pcpu {
 /// The scheduler. See the module.
 #[derive(Clone, Debug)]
 pub struct Credit {
-    rules: Rules,
+    rules: CreditTuning,
     svcs: Vec<Svc>,
     pcpus: Vec<Pcpu>,
     /// VMs with active vCPUs, in the order of accounting.
@@ -139,7 +139,7 @@ pub struct Credit {
 impl Credit {
     /// With these numbers.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: CreditTuning) -> Self {
         let none = || Mask::none(0);
         Self {
             rules,
@@ -187,7 +187,7 @@ impl Credit {
         desk.arm(0, at);
     }
 
-    /// Whether timers are late by milliseconds ([`Rules::slop`]).
+    /// Whether timers are late by milliseconds ([`CreditTuning::slop`]).
     fn is_late(&self) -> bool {
         self.rules.slop.unwrap_or(0) > 0
     }

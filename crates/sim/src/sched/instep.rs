@@ -14,7 +14,7 @@ use instep_abi::WITHOUT;
 use instep_check::mask::Mask;
 use instep_check::{Promises, Share, WaitBound};
 use instep_scx::abi::{CpuMask, PF_KTHREAD};
-use instep_scx::instep::{Cgroup, Instep as Native, Settings, Vm, limits};
+use instep_scx::instep::{Cgroup, Instep as Native, NativeVm, Settings, limits};
 use instep_scx::{Machine, Release, TaskSetup, Waker as By};
 
 /// Which bpf/ it is: a hash of its sources.
@@ -22,14 +22,14 @@ pub const SOURCES: &str = instep_scx::SOURCES;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct InstepTuning {
     /// What the scheduler is told.
     pub settings: Settings,
     /// 1 s / HZ: 4 ms.
     pub tick: u64,
 }
 
-impl Default for Rules {
+impl Default for InstepTuning {
     fn default() -> Self {
         Self { settings: Settings::default(), tick: 4_000_000 }
     }
@@ -42,7 +42,7 @@ const AGENT: u32 = 1;
 /// comes has been away for longer than an allocation period, however long that is.
 const UPTIME: u64 = 3_600_000_000_000;
 
-impl Rules {
+impl InstepTuning {
     pub(super) fn tuned(tuner: &mut Tuner<'_>) -> Self {
         let mut rules = Self::default();
         let set = &mut rules.settings;
@@ -53,9 +53,9 @@ impl Rules {
         tuner.set("period", &mut set.period);
         tuner.set("tick", &mut rules.tick);
         for (bit, name) in WITHOUT.into_iter().enumerate() {
-            let mut off = 0;
-            tuner.set(name, &mut off);
-            rules.settings.without |= u32::from(off > 0) << bit;
+            let mut is_off = false;
+            tuner.switch(name, &mut is_off);
+            rules.settings.without |= u32::from(is_off) << bit;
         }
         rules
     }
@@ -64,7 +64,7 @@ impl Rules {
 /// The scheduler.
 #[derive(Debug)]
 pub struct Instep {
-    rules: Rules,
+    rules: InstepTuning,
     /// There from [`Scheduler::start`] on.
     native: Option<Native>,
     /// Running tasks that may not stay where they are.
@@ -98,7 +98,7 @@ fn cpu_mask(mask: &Mask) -> CpuMask {
 impl Instep {
     /// With these numbers.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: InstepTuning) -> Self {
         Self {
             rules,
             native: None,
@@ -178,14 +178,14 @@ impl Scheduler for Instep {
         };
         let tasks: Vec<TaskSetup> = desk.tasks.iter().map(task).collect();
         let shown = desk.vms.iter().filter(|vm| vm.is_vm());
-        let vm = |vm: &crate::desk::Vm| Vm {
+        let vm = |vm: &crate::desk::VmTasks| NativeVm {
             weight: vm.weight,
             own: vm.own,
             first: vm.first as usize,
             count: vm.count as usize,
             later: !vm.is_there,
         };
-        let vms: Vec<Vm> = shown.map(vm).collect();
+        let vms: Vec<NativeVm> = shown.map(vm).collect();
         let seed = desk.rng.draw();
         let settings = &self.rules.settings;
         let native =

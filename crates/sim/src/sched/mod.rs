@@ -173,16 +173,25 @@ pub const NAMES: [&str; 11] = [
     "instep",
 ];
 
-/// Numbers of a scheduler that differ from the published ones: name and nanoseconds.
-pub type Tuning = BTreeMap<String, u64>;
+/// What of a scheduler differs from what was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TunedValue {
+    /// A time, nanoseconds.
+    Time(u64),
+    /// Whether a rule is followed.
+    Switch(bool),
+}
+
+/// What of a scheduler differs from what was published, by name.
+pub type Tuning = BTreeMap<String, TunedValue>;
 
 /// Takes what is known of a tuning.
 struct Tuner<'a> {
     scheduler: &'a str,
     left: Tuning,
     known: Vec<&'static str>,
-    /// Who is shorter than it may be.
-    short: Option<String>,
+    /// A value that cannot be, and why.
+    wrong: Option<String>,
 }
 
 /// Linux's numbers grow with the CPUs, up to eight (sched_tunable_scaling): by this factor.
@@ -197,8 +206,24 @@ const LEAST: u64 = 100_000;
 impl Tuner<'_> {
     fn set(&mut self, name: &'static str, value: &mut u64) {
         self.known.push(name);
-        if let Some(given) = self.left.remove(name) {
-            *value = given.max(1);
+        match self.left.remove(name) {
+            None => {}
+            Some(TunedValue::Time(given)) => *value = given.max(1),
+            Some(TunedValue::Switch(given)) => {
+                self.wrong =
+                    Some(format!("tuning: {name} = {given}: it is a time such as \"3ms\""));
+            }
+        }
+    }
+
+    fn switch(&mut self, name: &'static str, value: &mut bool) {
+        self.known.push(name);
+        match self.left.remove(name) {
+            None => {}
+            Some(TunedValue::Switch(given)) => *value = given,
+            Some(TunedValue::Time(given)) => {
+                self.wrong = Some(format!("tuning: {name} = {given}ns: it is true or false"));
+            }
         }
     }
 
@@ -210,15 +235,15 @@ impl Tuner<'_> {
 
     /// A time that paces the scheduler is not too short.
     fn paced(&mut self, name: &str) {
-        if let Some(given) = self.left.get(name).filter(|given| **given < LEAST) {
+        if let Some(TunedValue::Time(given @ ..LEAST)) = self.left.get(name) {
             let least = LEAST / 1000;
-            self.short = Some(format!("tuning: {name} = {given}ns: it is {least}us at least"));
+            self.wrong = Some(format!("tuning: {name} = {given}ns: it is {least}us at least"));
         }
     }
 
     fn finish(self) -> Result<(), String> {
-        if let Some(short) = self.short {
-            return Err(short);
+        if let Some(wrong) = self.wrong {
+            return Err(wrong);
         }
         let Some((name, _)) = self.left.first_key_value() else { return Ok(()) };
         let known = self.known.join(", ");
@@ -231,55 +256,52 @@ impl Tuner<'_> {
 /// # Errors
 /// When the name or a number's name is not known.
 pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
-    let mut tuner = Tuner { scheduler: name, left: tuning.clone(), known: Vec::new(), short: None };
+    let mut tuner = Tuner { scheduler: name, left: tuning.clone(), known: Vec::new(), wrong: None };
     let scheduler: Box<dyn Scheduler> = match name {
         "credit" => Box::new(credit::Credit::new(credit_rules(&mut tuner))),
         "sync-aware" => {
-            let (mut quantum, mut own) = (0, 0);
+            let (mut quantum, mut own) = (0, false);
             let rules = credit_rules(&mut tuner);
             tuner.pace("quantum", &mut quantum);
-            // As of a mechanism that is switched off, the time does not matter.
-            tuner.set("threshold.own", &mut own);
+            tuner.switch("threshold.own", &mut own);
             let quantum = Some(quantum).filter(|given| *given > 0);
-            let threshold = sync_aware::Threshold { quantum, own: own > 0 };
+            let threshold = sync_aware::Threshold { quantum, own };
             Box::new(sync_aware::SyncAware::new(rules, threshold))
         }
         "cfs" => Box::new(cfs::Cfs::new(cfs_rules(&mut tuner))),
         "balance" => Box::new(balance::new(cfs_rules(&mut tuner))),
         "affinity" => {
-            let (mut rules, mut groups) = (cfs_rules(&mut tuner), 0);
-            // As of a mechanism that is switched off, the time does not matter.
-            tuner.set("groups", &mut groups);
-            rules.has_groups = groups > 0;
+            let mut rules = cfs_rules(&mut tuner);
+            tuner.switch("groups", &mut rules.has_groups);
             Box::new(affinity::new(rules))
         }
         "pm" => Box::new(pm::new(cfs_rules(&mut tuner))),
         "strict" => {
-            let mut rules = strict::Rules::default();
+            let mut rules = strict::StrictTuning::default();
             tuner.pace("slice", &mut rules.slice);
             Box::new(strict::Strict::new(rules))
         }
         "relaxed" => {
-            let mut rules = relaxed::Rules { cfs: cfs_rules(&mut tuner), ..Default::default() };
+            let mut rules =
+                relaxed::RelaxedTuning { cfs: cfs_rules(&mut tuner), ..Default::default() };
             tuner.set("threshold", &mut rules.threshold);
             tuner.pace("period", &mut rules.period);
             Box::new(relaxed::Relaxed::new(rules))
         }
         "eevdf" => {
-            let mut rules = eevdf::Rules::default();
+            let mut rules = eevdf::EevdfTuning::default();
             tuner.pace("slice", &mut rules.slice);
             tuner.pace("tick", &mut rules.tick);
             tuner.set("hrtick", &mut rules.hrtick);
-            // As of a mechanism that is switched off, the time does not matter.
-            tuner.set("lazy", &mut rules.lazy);
+            tuner.switch("lazy", &mut rules.is_lazy);
             Box::new(eevdf::Eevdf::new(rules))
         }
         "instep" => {
             ["slice", "period", "tick"].iter().for_each(|name| tuner.paced(name));
-            Box::new(instep::Instep::new(instep::Rules::tuned(&mut tuner)))
+            Box::new(instep::Instep::new(instep::InstepTuning::tuned(&mut tuner)))
         }
         "period" => {
-            let mut rules = period::Rules::default();
+            let mut rules = period::PeriodTuning::default();
             tuner.pace("period", &mut rules.period);
             Box::new(period::Period::new(rules))
         }
@@ -288,8 +310,8 @@ pub fn make(name: &str, tuning: &Tuning) -> Result<Box<dyn Scheduler>, String> {
     tuner.finish().map(|()| scheduler)
 }
 
-fn credit_rules(tuner: &mut Tuner<'_>) -> credit::Rules {
-    let mut rules = credit::Rules::default();
+fn credit_rules(tuner: &mut Tuner<'_>) -> credit::CreditTuning {
+    let mut rules = credit::CreditTuning::default();
     tuner.pace("slice", &mut rules.slice);
     tuner.set("ratelimit", &mut rules.ratelimit);
     let mut slop = 0;
@@ -298,8 +320,8 @@ fn credit_rules(tuner: &mut Tuner<'_>) -> credit::Rules {
     rules
 }
 
-fn cfs_rules(tuner: &mut Tuner<'_>) -> cfs::Rules {
-    let mut rules = cfs::Rules::default();
+fn cfs_rules(tuner: &mut Tuner<'_>) -> cfs::CfsTuning {
+    let mut rules = cfs::CfsTuning::default();
     tuner.set("latency", &mut rules.latency);
     tuner.set("min_granularity", &mut rules.min_granularity);
     tuner.set("wakeup_granularity", &mut rules.wakeup_granularity);
@@ -321,7 +343,9 @@ mod tests {
 
     #[test]
     fn times_that_pace_a_scheduler_have_a_least_value() {
-        let of = |scheduler, name: &str, ns| make(scheduler, &[(name.to_owned(), ns)].into());
+        let of = |scheduler, name: &str, ns| {
+            make(scheduler, &[(name.to_owned(), TunedValue::Time(ns))].into())
+        };
         for (scheduler, name) in [
             ("cfs", "tick"),
             ("credit", "slice"),
@@ -340,12 +364,30 @@ mod tests {
             );
             assert!(of(scheduler, name, 100_000).is_ok(), "{scheduler} {name}");
         }
-        assert!(of("instep", "without.holes", 1).is_ok());
+    }
+
+    #[test]
+    fn switch_is_no_time_and_a_time_is_no_switch() {
+        let of = |scheduler, name: &str, value| make(scheduler, &[(name.to_owned(), value)].into());
+        for (scheduler, name) in [
+            ("instep", "without.holes"),
+            ("eevdf", "lazy"),
+            ("affinity", "groups"),
+            ("sync-aware", "threshold.own"),
+        ] {
+            assert!(of(scheduler, name, TunedValue::Switch(true)).is_ok(), "{name}");
+            let refused = of(scheduler, name, TunedValue::Time(1)).unwrap_err();
+            assert_eq!(refused, format!("tuning: {name} = 1ns: it is true or false"));
+        }
+        for (scheduler, name) in [("instep", "slice"), ("eevdf", "tick"), ("cfs", "latency")] {
+            let refused = of(scheduler, name, TunedValue::Switch(true)).unwrap_err();
+            assert_eq!(refused, format!("tuning: {name} = true: it is a time such as \"3ms\""));
+        }
     }
 
     #[test]
     fn numbers_that_a_scheduler_does_not_have_are_refused() {
-        let tuning = Tuning::from([("period".to_owned(), 5_000_000)]);
+        let tuning = Tuning::from([("period".to_owned(), TunedValue::Time(5_000_000))]);
         assert!(make("period", &tuning).is_ok());
         assert!(make("credit", &tuning).unwrap_err().contains("known are: slice, ratelimit, slop"));
         assert!(make("best", &tuning).is_err());

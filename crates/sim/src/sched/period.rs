@@ -13,12 +13,12 @@ use instep_check::Promises;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct PeriodTuning {
     /// Nanoseconds of an allocation period: 24 ms, CFS's on 8 CPUs and more.
     pub period: u64,
 }
 
-impl Default for Rules {
+impl Default for PeriodTuning {
     fn default() -> Self {
         Self { period: 24_000_000 }
     }
@@ -27,7 +27,7 @@ impl Default for Rules {
 /// The scheduler.
 #[derive(Clone, Debug)]
 pub struct Period {
-    rules: Rules,
+    rules: PeriodTuning,
     /// Nanoseconds a period of each task.
     slices: Vec<u64>,
     /// CPU time of each task at the beginning of the period.
@@ -41,7 +41,7 @@ pub struct Period {
 impl Period {
     /// With these numbers.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: PeriodTuning) -> Self {
         Self { rules, slices: Vec::new(), begun: Vec::new(), of: Vec::new(), cpu: Vec::new() }
     }
 
@@ -169,7 +169,7 @@ impl Scheduler for Period {
 
 #[cfg(test)]
 mod tests {
-    use crate::scenario::{Scenario, build::Plan};
+    use crate::scenario::{Scenario, build::SimulationPlan};
 
     #[test]
     fn the_hosts_own_threads_take_no_part_of_the_vms_time() {
@@ -182,7 +182,9 @@ mod tests {
             )
         };
         let share = |noise| {
-            let plan = Plan::new(&Scenario::parse(&text(noise)).unwrap(), &|_| Err(String::new()));
+            let plan = SimulationPlan::new(&Scenario::parse(&text(noise)).unwrap(), &|_| {
+                Err(String::new())
+            });
             let outcome = plan.unwrap().run();
             let ran = |vm: usize| outcome.vms[vm].2.sums.running as f64;
             ran(0) / (ran(0) + ran(1))

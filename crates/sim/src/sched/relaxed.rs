@@ -1,7 +1,7 @@
 //! Relaxed co-scheduling (systems.md, 3), over CFS: only the skew between siblings is bounded.
 //!
 //! A vCPU's *skew* grows while it waits for a CPU and a sibling runs, and shrinks while it runs and a
-//! sibling waits, not below zero; a blocked vCPU has none. Who has more than [`Rules::threshold`] *lags*
+//! sibling waits, not below zero; a blocked vCPU has none. Who has more than [`RelaxedTuning::threshold`] *lags*
 //! until it has half of it. When one that lags waits, the VM is *held*: its siblings stop (co-stop) until
 //! all that lag can start together, each on a CPU of its own; then it is *going*, and the others start
 //! with them as far as they are due. Beyond the threshold and two looks nothing more is borne: then only
@@ -18,25 +18,25 @@
 //! not had its least turn), or after [`PATIENCE`]. So the VM as a whole has its share. A VM whose vCPUs may not have a CPU each is
 //! left to CFS.
 
-use super::cfs::{Cfs, Rules as CfsRules};
+use super::cfs::{Cfs, CfsTuning};
 use super::{Pick, Scheduler};
 use crate::desk::{Desk, Put, Task, TaskId, TaskState, Waker};
 use instep_check::Promises;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct RelaxedTuning {
     /// Nanoseconds of skew that are borne: 3 ms (VMware's `CoSched.skewThreshold` of ESX 3).
     pub threshold: u64,
     /// Nanoseconds between two looks: 1 ms.
     pub period: u64,
     /// CFS's numbers.
-    pub cfs: CfsRules,
+    pub cfs: CfsTuning,
 }
 
-impl Default for Rules {
+impl Default for RelaxedTuning {
     fn default() -> Self {
-        Self { threshold: 3_000_000, period: 1_000_000, cfs: CfsRules::default() }
+        Self { threshold: 3_000_000, period: 1_000_000, cfs: CfsTuning::default() }
     }
 }
 
@@ -71,7 +71,7 @@ enum Gang {
 /// The scheduler.
 #[derive(Clone, Debug)]
 pub struct Relaxed {
-    rules: Rules,
+    rules: RelaxedTuning,
     cfs: Cfs,
     members: Vec<Member>,
     gangs: Vec<Gang>,
@@ -89,7 +89,7 @@ pub struct Relaxed {
 impl Relaxed {
     /// With these numbers.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: RelaxedTuning) -> Self {
         Self {
             cfs: Cfs::new(rules.cfs),
             rules,

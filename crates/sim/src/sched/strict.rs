@@ -2,7 +2,7 @@
 //! sibling that has nothing to do is wasted.
 //!
 //! VMs are put into rows of the host's CPUs, largest first, each into the first row with room for
-//! all its vCPUs on CPUs they may use (Ousterhout's matrix). Rows take turns, for [`Rules::slice`]
+//! all its vCPUs on CPUs they may use (Ousterhout's matrix). Rows take turns, for [`StrictTuning::slice`]
 //! times the weight of their heaviest VM over 100. A row of which nothing is runnable is left out.
 //! A VM of more vCPUs than CPUs has a row of its own, in which its siblings take turns. Each of the host's
 //! own threads is packed alone.
@@ -19,12 +19,12 @@ use instep_check::Promises;
 
 /// The rules' numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct StrictTuning {
     /// Nanoseconds of a row at weight 100: 6 ms, as CFS's latency. Not published.
     pub slice: u64,
 }
 
-impl Default for Rules {
+impl Default for StrictTuning {
     fn default() -> Self {
         Self { slice: 6_000_000 }
     }
@@ -43,7 +43,7 @@ struct Row {
 /// The scheduler.
 #[derive(Clone, Debug)]
 pub struct Strict {
-    rules: Rules,
+    rules: StrictTuning,
     rows: Vec<Row>,
     /// Row of each task.
     row_of: Vec<usize>,
@@ -56,7 +56,7 @@ pub struct Strict {
 impl Strict {
     /// With these numbers.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: StrictTuning) -> Self {
         Self {
             rules,
             rows: Vec::new(),
@@ -254,7 +254,7 @@ mod tests {
     fn the_hosts_own_threads_are_packed_one_by_one() {
         // VM 0 is tasks 0 to 2; tasks 3 to 6 are bound to CPUs 0 to 3, task 7 roams.
         let mut desk = desk(4, &[3]);
-        let mut strict = Strict::new(Rules::default());
+        let mut strict = Strict::new(StrictTuning::default());
         strict.start(&mut desk);
         assert_eq!(strict.row_of[..3], [0; 3]);
         // What the VM leaves is room for the thread of CPU 3; the others go to the next row.

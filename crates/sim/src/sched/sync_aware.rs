@@ -9,9 +9,9 @@
 //! `|P|` are the host's CPUs. Of `|C|` and `T` the published words allow several readings ([`Threshold`]).
 //! One thread per vCPU is assumed, as published.
 
-use super::credit::{Credit, Pri, Rules};
+use super::credit::{Credit, CreditTuning, Pri};
 use super::{Pick, Scheduler, Standing};
-use crate::desk::{Desk, Put, TaskId, TaskState, Vm, Waker};
+use crate::desk::{Desk, Put, TaskId, TaskState, VmTasks, Waker};
 use instep_check::Promises;
 
 /// The scheduler's second timer.
@@ -30,7 +30,7 @@ pub struct Threshold {
 #[derive(Clone, Debug)]
 pub struct SyncAware {
     credit: Credit,
-    rules: Rules,
+    rules: CreditTuning,
     threshold: Threshold,
     /// Since when each vCPU waits, nanoseconds.
     waits: Vec<Option<u64>>,
@@ -42,7 +42,7 @@ pub struct SyncAware {
 impl SyncAware {
     /// On the credit scheduler with these numbers.
     #[must_use]
-    pub fn new(rules: Rules, threshold: Threshold) -> Self {
+    pub fn new(rules: CreditTuning, threshold: Threshold) -> Self {
         let credit = Credit::new(rules);
         Self { credit, rules, threshold, waits: Vec::new(), intervals: Vec::new(), boosts: 0 }
     }
@@ -86,7 +86,7 @@ impl Scheduler for SyncAware {
         let shown = desk.vms.iter().filter(|vm| !vm.hidden);
         let vcpus: u64 = shown.map(|vm| u64::from(vm.count)).sum();
         let (cpus, quantum) = (desk.host.cpus() as u64, self.threshold.quantum);
-        let interval = |vm: &Vm| {
+        let interval = |vm: &VmTasks| {
             let counted = if self.threshold.own { u64::from(vm.count) } else { vcpus };
             quantum.unwrap_or(self.rules.slice) * counted / cpus.max(1)
         };
@@ -167,7 +167,7 @@ mod tests {
         let mut desk = desk(2, &[2, 4]);
         assert_eq!(desk.tasks.len(), 10);
         let mut intervals = |quantum, own| {
-            let mut it = SyncAware::new(Rules::default(), Threshold { quantum, own });
+            let mut it = SyncAware::new(CreditTuning::default(), Threshold { quantum, own });
             it.start(&mut desk);
             it.intervals[..2].to_vec()
         };
@@ -184,7 +184,7 @@ mod tests {
         let boosted = |since: u64, credit: i64| {
             let mut desk = desk(1, &[2, 2]);
             let threshold = Threshold { quantum: Some(10_000_000), own: false };
-            let mut it = SyncAware::new(Rules::default(), threshold);
+            let mut it = SyncAware::new(CreditTuning::default(), threshold);
             it.start(&mut desk);
             for task in [1, 3].map(TaskId) {
                 desk.ready(task);
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_wake_up_by_a_sibling_empties_the_table_of_the_vm_alone() {
         let mut desk = desk(1, &[2, 2]);
-        let mut it = SyncAware::new(Rules::default(), Threshold::default());
+        let mut it = SyncAware::new(CreditTuning::default(), Threshold::default());
         it.start(&mut desk);
         for task in 0..3 {
             it.sync_wait(&mut desk, TaskId(task));
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn it_promises_what_credit_promises() {
-        let rules = Rules::default();
+        let rules = CreditTuning::default();
         let sync_aware = SyncAware::new(rules, Threshold::default());
         assert_eq!(sync_aware.promises(), Credit::new(rules).promises());
     }

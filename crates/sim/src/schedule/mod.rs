@@ -9,7 +9,7 @@
 
 pub use instep_core::measure::waits::Waits;
 
-use instep_check::{Fact, What};
+use instep_check::{Fact, FactKind};
 use instep_core::measure::skew::{Place, Siblings, Skew};
 use instep_core::units::CpuId;
 
@@ -133,13 +133,13 @@ impl Recorder {
         }
         let here = CpuId(cpu as u32);
         let to = match fact.what {
-            What::Start { .. } => Place::Running(here),
-            What::Stop { blocks: true, .. } => Place::Blocked,
-            What::Stop { .. } | What::Wake { .. } => Place::Waiting(here),
-            What::Move { .. } if matches!(self.tasks[id].place, Place::Waiting(_)) => {
+            FactKind::Start { .. } => Place::Running(here),
+            FactKind::Stop { blocks: true, .. } => Place::Blocked,
+            FactKind::Stop { .. } | FactKind::Wake { .. } => Place::Waiting(here),
+            FactKind::Move { .. } if matches!(self.tasks[id].place, Place::Waiting(_)) => {
                 Place::Waiting(here)
             }
-            What::Move { .. } | What::Allowed { .. } => return,
+            FactKind::Move { .. } | FactKind::Allowed { .. } => return,
         };
         self.leave(id, fact.at, spans);
         self.enter(id, to, fact);

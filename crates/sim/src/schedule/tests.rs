@@ -17,22 +17,22 @@ impl Spans for Drawn {
     }
 }
 
-fn feed(recorder: &mut Recorder, spans: &mut dyn Spans, facts: &[(u64, What)]) {
+fn feed(recorder: &mut Recorder, spans: &mut dyn Spans, facts: &[(u64, FactKind)]) {
     for (at, what) in facts {
         recorder.see(&Fact { at: *at, what: what.clone() }, spans);
     }
 }
 
-fn start(task: u32, cpu: u32) -> What {
-    What::Start { task, cpu }
+fn start(task: u32, cpu: u32) -> FactKind {
+    FactKind::Start { task, cpu }
 }
 
-fn stop(task: u32, cpu: u32, blocks: bool) -> What {
-    What::Stop { task, cpu, blocks }
+fn stop(task: u32, cpu: u32, blocks: bool) -> FactKind {
+    FactKind::Stop { task, cpu, blocks }
 }
 
-fn wake(task: u32, cpu: u32) -> What {
-    What::Wake { task, cpu }
+fn wake(task: u32, cpu: u32) -> FactKind {
+    FactKind::Wake { task, cpu }
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_task_that_is_chosen_again_at_once_did_not_wait() {
 #[test]
 fn a_wait_goes_on_in_another_queue() {
     let (mut recorder, mut drawn) = (two_vms(), Drawn::default());
-    let moved = What::Move { task: 0, cpu: 1 };
+    let moved = FactKind::Move { task: 0, cpu: 1 };
     feed(
         &mut recorder,
         &mut drawn,

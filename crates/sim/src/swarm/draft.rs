@@ -293,12 +293,12 @@ fn pick(rng: &mut Rng, of: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Scenario, build::Plan};
+    use crate::scenario::{Scenario, build::SimulationPlan};
 
-    fn plan(draft: &Draft) -> Plan {
+    fn plan(draft: &Draft) -> SimulationPlan {
         let text = draft.text("a \"test\"");
         let scenario = Scenario::parse(&text).unwrap_or_else(|fault| panic!("{fault:?}\n{text}"));
-        let plan = Plan::new(&scenario, &|_| Err(String::new()));
+        let plan = SimulationPlan::new(&scenario, &|_| Err(String::new()));
         plan.unwrap_or_else(|fault| panic!("{fault:?}\n{text}"))
     }
 

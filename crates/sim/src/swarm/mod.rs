@@ -8,9 +8,9 @@ pub use draft::Draft;
 use crate::check::Checked;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
-use crate::scenario::build::Plan;
+use crate::scenario::build::SimulationPlan;
 use crate::sched::{self, Tuning};
-use instep_check::Finding;
+use instep_check::ScheduleFinding;
 use rayon::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -19,9 +19,9 @@ const MOST: u64 = 400_000;
 /// Runs that shrinking may cost.
 const TRIES: u32 = 400;
 
-/// Simulates a plan with checkers, up to so many events: [`Plan::check`], or what shall be checked
+/// Simulates a plan with checkers, up to so many events: [`SimulationPlan::check`], or what shall be checked
 /// instead, as a scheduler that is known to be broken.
-pub type Judge<'a> = &'a (dyn Fn(&Plan, u64) -> Checked + Sync);
+pub type Judge<'a> = &'a (dyn Fn(&SimulationPlan, u64) -> Checked + Sync);
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,13 +36,13 @@ pub struct Swarm {
 
 /// A broken rule and the scenario that shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct BrokenScenario {
     /// Which run, from 0.
     pub run: u64,
     /// The scenario.
     pub draft: Draft,
     /// The rule.
-    pub finding: Finding,
+    pub finding: ScheduleFinding,
 }
 
 /// What came of a swarm.
@@ -55,7 +55,7 @@ pub struct Sum {
     /// Simulated time in all, nanoseconds.
     pub simulated: u64,
     /// All findings, by run.
-    pub found: Vec<Found>,
+    pub found: Vec<BrokenScenario>,
 }
 
 impl Swarm {
@@ -69,7 +69,7 @@ impl Swarm {
         done: &(dyn Fn() + Sync),
         stop: &(dyn Fn() -> bool + Sync),
     ) -> Result<Sum, String> {
-        self.run_by(&Plan::check, done, stop)
+        self.run_by(&SimulationPlan::check, done, stop)
     }
 
     /// The same by another judge.
@@ -101,7 +101,7 @@ impl Swarm {
             sum.runs += 1;
             sum.events += checked.events;
             sum.simulated += checked.until;
-            sum.found.extend(checked.finding.map(|finding| Found { run, draft, finding }));
+            sum.found.extend(checked.finding.map(|finding| BrokenScenario { run, draft, finding }));
         }
         Ok(sum)
     }
@@ -117,23 +117,23 @@ impl Swarm {
     }
 }
 
-impl Found {
+impl BrokenScenario {
     /// The smallest scenario found that breaks the same rule. Greedy: the first step that still
     /// breaks it is taken, until none does.
     #[must_use]
     pub fn shrink(&self) -> Self {
-        self.shrink_by(&Plan::check)
+        self.shrink_by(&SimulationPlan::check)
     }
 
     /// The same by the judge that found it.
     #[must_use]
     pub fn shrink_by(&self, judge: Judge<'_>) -> Self {
-        let again = |finding: &Finding| finding.rule == self.finding.rule;
+        let again = |finding: &ScheduleFinding| finding.rule == self.finding.rule;
         self.shrink_while(|draft| simulate(draft, judge).finding.filter(again))
     }
 
     /// The same, for whatever says that a draft still breaks it.
-    fn shrink_while(&self, breaks: impl Fn(&Draft) -> Option<Finding>) -> Self {
+    fn shrink_while(&self, breaks: impl Fn(&Draft) -> Option<ScheduleFinding>) -> Self {
         let (mut best, mut tries) = (self.clone(), 0);
         best.draft.cut(best.finding.at);
         if breaks(&best.draft).is_none() {
@@ -165,8 +165,11 @@ impl Found {
 /// Simulates a draft with all checkers; a panic is a finding, too.
 fn simulate(draft: &Draft, judge: Judge<'_>) -> Checked {
     let run = || plan(draft).map(|plan| judge(&plan, MOST));
-    let found =
-        |rule, what| Checked { events: 0, until: 0, finding: Some(Finding { rule, at: 0, what }) };
+    let found = |rule, what| Checked {
+        events: 0,
+        until: 0,
+        finding: Some(ScheduleFinding { rule, at: 0, what }),
+    };
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(checked)) => checked,
         Ok(Err(what)) => found("scenario", what),
@@ -178,9 +181,10 @@ fn simulate(draft: &Draft, judge: Judge<'_>) -> Checked {
     }
 }
 
-fn plan(draft: &Draft) -> Result<Plan, String> {
+fn plan(draft: &Draft) -> Result<SimulationPlan, String> {
     let scenario = Scenario::parse(&draft.text("drawn")).map_err(|fault| fault.what)?;
-    Plan::new(&scenario, &|file| Err(format!("{file} is not read"))).map_err(|fault| fault.what)
+    SimulationPlan::new(&scenario, &|file| Err(format!("{file} is not read")))
+        .map_err(|fault| fault.what)
 }
 
 #[cfg(test)]
@@ -197,10 +201,10 @@ mod tests {
         assert_ne!(swarm.draft(0), Swarm { seed: 6, ..swarm.clone() }.draft(0));
     }
 
-    fn found(run: u64) -> Found {
+    fn found(run: u64) -> BrokenScenario {
         let draft = Swarm { runs: 1, seed: 3, scheduler: Some("cfs".to_owned()) }.draft(run);
-        let finding = Finding { rule: "wait", at: 5_000_000, what: "made".to_owned() };
-        Found { run, draft, finding }
+        let finding = ScheduleFinding { rule: "wait", at: 5_000_000, what: "made".to_owned() };
+        BrokenScenario { run, draft, finding }
     }
 
     #[test]
@@ -214,7 +218,7 @@ mod tests {
             format!("name = \"g{at}\"\nvcpus = 3\n")
         }
         let breaks = |draft: &Draft| {
-            needs(draft).then(|| Finding { rule: "wait", at: 7, what: "made".to_owned() })
+            needs(draft).then(|| ScheduleFinding { rule: "wait", at: 7, what: "made".to_owned() })
         };
         let mut shrunk = 0;
         for found in (0..400).map(found).filter(|found| needs(&found.draft)) {

@@ -2,7 +2,7 @@
 
 use super::world::World;
 use instep_core::measure::VmMeter;
-use instep_core::measure::skew::{Change, Place, Siblings, Skew};
+use instep_core::measure::skew::{Place, Siblings, Skew, VcpuChange};
 use instep_core::units::Nanos;
 
 /// Of all VMs.
@@ -36,7 +36,7 @@ impl CoRun {
         CoRun { vms: vec![vm; vms], skew: vec![Skew::default(); vcpus] }
     }
 
-    pub(super) fn change(&mut self, change: &Change) {
+    pub(super) fn change(&mut self, change: &VcpuChange) {
         let vm = &mut self.vms[change.vm];
         vm.upto(change.time);
         let behind = self.skew[change.vcpu].advance(change.from, &vm.siblings);
@@ -86,8 +86,8 @@ mod tests {
     use super::*;
     use instep_core::units::CpuId;
 
-    fn change(time: u64, vcpu: usize, from: Place, to: Place) -> Change {
-        Change { time: Nanos(time), vcpu, vm: 0, from, to, since: Nanos(0) }
+    fn change(time: u64, vcpu: usize, from: Place, to: Place) -> VcpuChange {
+        VcpuChange { time: Nanos(time), vcpu, vm: 0, from, to, since: Nanos(0) }
     }
 
     #[test]

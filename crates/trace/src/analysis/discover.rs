@@ -6,7 +6,7 @@
 //! that, by neighbouring thread ids; that is a guess, and said.
 
 use crate::event::{Comm, Context, Event, Fact};
-use crate::stream::{Guest, counted};
+use crate::stream::{TracedGuest, counted};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tables have a row per VM and a column per CPU.
@@ -41,7 +41,7 @@ impl FoundVm {
 
 /// The VMs and what is uncertain of them.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct DiscoveredVms {
     /// Ascending by process, then by first thread.
     pub vms: Vec<FoundVm>,
     /// What the reader of a report must know.
@@ -74,7 +74,7 @@ struct Thread {
 /// Finds the VMs in the first part of a trace. What is `known` already (named by the user, by the
 /// recorder, by copies of /proc) comes first, and its threads are not looked for again.
 #[must_use]
-pub fn discover(events: &[Event], guests: &[Guest], known: &[FoundVm]) -> Found {
+pub fn discover(events: &[Event], guests: &[TracedGuest], known: &[FoundVm]) -> DiscoveredVms {
     let threads = threads(events);
     let mut vms: Vec<FoundVm> = known.to_vec();
     let mut claimed: BTreeSet<u32> = known.iter().flat_map(FoundVm::tids).collect();
@@ -129,7 +129,7 @@ pub fn discover(events: &[Event], guests: &[Guest], known: &[FoundVm]) -> Found 
         warnings.push(format!("of {} VMs the first {MAX_VMS} are analysed", vms.len()));
         vms.truncate(MAX_VMS);
     }
-    Found { vms, warnings }
+    DiscoveredVms { vms, warnings }
 }
 
 fn threads(events: &[Event]) -> BTreeMap<u32, Thread> {

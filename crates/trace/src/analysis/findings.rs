@@ -4,7 +4,7 @@
 //! Times of different kinds overlap: what a VM loses by stacking is also time that it waits. Each
 //! finding stands for itself; they are not summed.
 
-use super::report::{Finding, HostReport, Occupant, VmReport};
+use super::report::{AnalysedHost, AnalysedVm, AnalysisFinding, Occupant};
 use instep_core::measure;
 use instep_core::units::Nanos;
 use schemars::JsonSchema;
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, JsonSchema, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum FindingKind {
     /// vCPUs waited while others ran on their CPUs.
     Steal,
     /// vCPUs waited for siblings on the same CPU.
@@ -46,10 +46,14 @@ const RARELY: u64 = 20_000_000;
 const EVIDENCE: u64 = 10_000_000;
 
 /// Finds what is worth telling.
-pub(super) fn find(vms: &[VmReport], host: &HostReport, duration: Nanos) -> Vec<Finding> {
+pub(super) fn find(
+    vms: &[AnalysedVm],
+    host: &AnalysedHost,
+    duration: Nanos,
+) -> Vec<AnalysisFinding> {
     let shares = shares(vms);
-    let of_vm = |(vm, share): (&VmReport, Option<u64>)| of_vm(vm, share, host, duration);
-    let mut findings: Vec<Finding> = vms.iter().zip(shares).flat_map(of_vm).collect();
+    let of_vm = |(vm, share): (&AnalysedVm, Option<u64>)| of_vm(vm, share, host, duration);
+    let mut findings: Vec<AnalysisFinding> = vms.iter().zip(shares).flat_map(of_vm).collect();
     findings.extend(core_sharing(host, duration));
     for finding in &mut findings {
         finding.text.push_str(command(finding.kind));
@@ -69,8 +73,8 @@ struct Sums {
 }
 
 impl Sums {
-    fn of(vm: &VmReport) -> Sums {
-        let sum = |of: &dyn Fn(&super::report::VcpuReport) -> Option<u64>| {
+    fn of(vm: &AnalysedVm) -> Sums {
+        let sum = |of: &dyn Fn(&super::report::AnalysedVcpu) -> Option<u64>| {
             vm.vcpus.iter().filter_map(of).sum()
         };
         Sums {
@@ -111,7 +115,12 @@ impl Sums {
 
 /// Findings of a VM with this share of the CPU time. A cause appears in one finding only: CPU time of others beyond their
 /// share explains the VM's waits for them, and a quota explains siblings that stand still.
-fn of_vm(vm: &VmReport, share: Option<u64>, host: &HostReport, duration: Nanos) -> Vec<Finding> {
+fn of_vm(
+    vm: &AnalysedVm,
+    share: Option<u64>,
+    host: &AnalysedHost,
+    duration: Nanos,
+) -> Vec<AnalysisFinding> {
     let sums = Sums::of(vm);
     [
         throttled(vm, &sums),
@@ -127,11 +136,11 @@ fn of_vm(vm: &VmReport, share: Option<u64>, host: &HostReport, duration: Nanos) 
     .collect()
 }
 
-fn finding(kind: Kind, vm: &VmReport, lost: u64, text: String) -> Option<Finding> {
-    Some(Finding { kind, vm: Some(vm.name.clone()), lost_ns: lost, text })
+fn finding(kind: FindingKind, vm: &AnalysedVm, lost: u64, text: String) -> Option<AnalysisFinding> {
+    Some(AnalysisFinding { kind, vm: Some(vm.name.clone()), lost_ns: lost, text })
 }
 
-fn throttled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
+fn throttled(vm: &AnalysedVm, sums: &Sums) -> Option<AnalysisFinding> {
     let its = vm.throttled.as_ref().filter(|its| sums.is_much(its.ns))?;
     let quota = its.quota_milli_cpus.map_or_else(String::new, |quota| {
         format!(" of {}", percent(quota, 1000).replace(".0 %", " %"))
@@ -160,7 +169,7 @@ fn throttled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
         time(its.ns),
         time(sums.wanted()),
     );
-    finding(Kind::Throttled, vm, its.ns, text)
+    finding(FindingKind::Throttled, vm, its.ns, text)
 }
 
 /// The text that means no quota in this file.
@@ -179,8 +188,8 @@ fn quoted(word: &str) -> String {
 
 /// The part of each VM in the CPU time that all of them had together, by their weights and by the time that their vCPUs
 /// wanted; `None` where the weight of one of them is not known.
-fn shares(vms: &[VmReport]) -> Vec<Option<u64>> {
-    let claim = |vm: &VmReport| {
+fn shares(vms: &[AnalysedVm]) -> Vec<Option<u64>> {
+    let claim = |vm: &AnalysedVm| {
         let sums = Sums::of(vm);
         // A VM does not claim the time that a quota keeps from it.
         Some((u64::from(vm.periods.weight?), sums.run + sums.steal))
@@ -193,7 +202,7 @@ fn shares(vms: &[VmReport]) -> Vec<Option<u64>> {
     measure::fair_shares(had, &claims).into_iter().map(Some).collect()
 }
 
-fn below_share(vm: &VmReport, share: Option<u64>, sums: &Sums) -> Option<Finding> {
+fn below_share(vm: &AnalysedVm, share: Option<u64>, sums: &Sums) -> Option<AnalysisFinding> {
     let (share, weight) = share.zip(vm.periods.weight)?;
     let lost = share.saturating_sub(sums.run);
     if Nanos(lost).milli_of(Nanos(share)).0 < LEAST_OF_SHARE || !sums.is_much(lost) {
@@ -208,30 +217,30 @@ fn below_share(vm: &VmReport, share: Option<u64>, sums: &Sums) -> Option<Finding
         time(share),
         time(sums.wanted()),
     );
-    finding(Kind::BelowShare, vm, lost, text)
+    finding(FindingKind::BelowShare, vm, lost, text)
 }
 
 /// The command that acts on a finding of this kind.
-fn command(kind: Kind) -> &'static str {
+fn command(kind: FindingKind) -> &'static str {
     match kind {
-        Kind::Throttled => "",
-        Kind::NodeMigrations | Kind::CoreSharing => {
+        FindingKind::Throttled => "",
+        FindingKind::NodeMigrations | FindingKind::CoreSharing => {
             " `instep plan` shows where, `instep run` does it."
         }
-        Kind::Steal
-        | Kind::Stacking
-        | Kind::NotCoScheduled
-        | Kind::Bottleneck
-        | Kind::BelowShare => {
+        FindingKind::Steal
+        | FindingKind::Stacking
+        | FindingKind::NotCoScheduled
+        | FindingKind::Bottleneck
+        | FindingKind::BelowShare => {
             " `instep run --dispatch auto` does it, or says what this host lacks for it."
         }
-        Kind::WakeLatency => {
+        FindingKind::WakeLatency => {
             " `cpupower idle-set --disable-by-latency 10` leaves shallow states only."
         }
     }
 }
 
-fn steal(vm: &VmReport, sums: &Sums) -> Option<Finding> {
+fn steal(vm: &AnalysedVm, sums: &Sums) -> Option<AnalysisFinding> {
     let others: Vec<_> =
         vm.culprits.iter().filter(|culprit| culprit.who == Occupant::Other).collect();
     let lost: u64 = others.iter().map(|culprit| culprit.ns).sum();
@@ -250,7 +259,7 @@ fn steal(vm: &VmReport, sums: &Sums) -> Option<Finding> {
             _ => String::new(),
         },
     );
-    finding(Kind::Steal, vm, lost, text)
+    finding(FindingKind::Steal, vm, lost, text)
 }
 
 /// What Instep would do for a VM that others keep from its CPUs.
@@ -271,7 +280,7 @@ fn steal_remedy(vcpus: usize, sums: &Sums) -> &'static str {
     }
 }
 
-fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
+fn stacking(vm: &AnalysedVm, host: &AnalysedHost, sums: &Sums) -> Option<AnalysisFinding> {
     let own = vm.culprits.iter().find(|culprit| culprit.who == Occupant::Siblings)?;
     if !sums.is_much(own.ns) {
         return None;
@@ -292,10 +301,10 @@ fn stacking(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
         time(own.ns),
         vm.stacking? * 100.0,
     );
-    finding(Kind::Stacking, vm, own.ns, text)
+    finding(FindingKind::Stacking, vm, own.ns, text)
 }
 
-fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
+fn not_co_scheduled(vm: &AnalysedVm, sums: &Sums) -> Option<AnalysisFinding> {
     let (lost, co_run) = vm.beside_waiting_ns.zip(vm.co_run)?;
     if sums.rarely_sleeps() != Some(true)
         || sums.is_held_by_quota()
@@ -315,10 +324,10 @@ fn not_co_scheduled(vm: &VmReport, sums: &Sums) -> Option<Finding> {
         co_run,
         time(vm.max_skew_ns?),
     );
-    finding(Kind::NotCoScheduled, vm, lost, text)
+    finding(FindingKind::NotCoScheduled, vm, lost, text)
 }
 
-fn bottleneck(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> {
+fn bottleneck(vm: &AnalysedVm, host: &AnalysedHost, sums: &Sums) -> Option<AnalysisFinding> {
     let held = &vm.held_up;
     if held.passes == 0 || sums.is_held_by_quota() || !sums.is_much(held.held_ns) {
         return None;
@@ -332,10 +341,10 @@ fn bottleneck(vm: &VmReport, host: &HostReport, sums: &Sums) -> Option<Finding> 
         time(held.held_ns),
         time(host.ideal_interval_ns),
     );
-    finding(Kind::Bottleneck, vm, held.held_ns, text)
+    finding(FindingKind::Bottleneck, vm, held.held_ns, text)
 }
 
-fn wake_latency(vm: &VmReport, sums: &Sums) -> Option<Finding> {
+fn wake_latency(vm: &AnalysedVm, sums: &Sums) -> Option<AnalysisFinding> {
     let is_latency = |who: Occupant| matches!(who, Occupant::Idle | Occupant::Waking);
     let latency = vm.culprits.iter().filter(|culprit| is_latency(culprit.who));
     let lost = latency.map(|culprit| culprit.ns).sum();
@@ -351,10 +360,10 @@ fn wake_latency(vm: &VmReport, sums: &Sums) -> Option<Finding> {
         time(lost),
         time(lost.checked_div(wakes).unwrap_or(0)),
     );
-    finding(Kind::WakeLatency, vm, lost, text)
+    finding(FindingKind::WakeLatency, vm, lost, text)
 }
 
-fn node_migrations(vm: &VmReport, duration: Nanos) -> Option<Finding> {
+fn node_migrations(vm: &AnalysedVm, duration: Nanos) -> Option<AnalysisFinding> {
     let moves = vm.moves.across_nodes;
     let seconds = (duration.0 as f64 / 1e9).max(1e-9);
     // Fewer than ten a second cost nothing that can be measured.
@@ -367,10 +376,10 @@ fn node_migrations(vm: &VmReport, duration: Nanos) -> Option<Finding> {
         vm.name,
         moves as f64 / seconds,
     );
-    finding(Kind::NodeMigrations, vm, 0, text)
+    finding(FindingKind::NodeMigrations, vm, 0, text)
 }
 
-fn core_sharing(host: &HostReport, duration: Nanos) -> Option<Finding> {
+fn core_sharing(host: &AnalysedHost, duration: Nanos) -> Option<AnalysisFinding> {
     let lost = host.avoidable_sharing_ns?;
     if lost < LEAST || Nanos(lost).milli_of(duration).0 < LEAST_PART {
         return None;
@@ -382,7 +391,7 @@ fn core_sharing(host: &HostReport, duration: Nanos) -> Option<Finding> {
         percent(lost, duration.0),
         host.competing_modules.unwrap_or(0.0),
     );
-    Some(Finding { kind: Kind::CoreSharing, vm: None, lost_ns: lost, text })
+    Some(AnalysisFinding { kind: FindingKind::CoreSharing, vm: None, lost_ns: lost, text })
 }
 
 /// A duration for people: three digits and a unit.

@@ -39,4 +39,4 @@ mod world;
 
 pub use findings::time;
 pub use instep_core::measure::skew::Place;
-pub use run::{Settings, Sink, analyze, analyze_into};
+pub use run::{AnalysisSettings, Sink, analyze, analyze_into};

@@ -3,7 +3,7 @@
 //!
 //! The share is given: by weight, where those are told, at most one CPU per vCPU.
 
-use super::world::{Change, Place};
+use super::world::{Place, VcpuChange};
 use instep_core::units::Nanos;
 
 /// More periods at a stretch without any event are passed over.
@@ -74,7 +74,7 @@ impl Periods {
         }
     }
 
-    pub(super) fn change(&mut self, change: &Change) {
+    pub(super) fn change(&mut self, change: &VcpuChange) {
         let vm = &mut self.vms[change.vm];
         let step = |place| i64::from(matches!(place, Place::Running(_)));
         let difference = step(change.to) - step(change.from);
@@ -112,7 +112,7 @@ mod tests {
     fn time_is_counted_to_the_period_in_which_it_was_used() {
         let mut periods = Periods::new(Nanos(100), vec![Nanos(50)], Nanos(0));
         let run = Place::Running(CpuId(0));
-        let change = |time, from, to| Change {
+        let change = |time, from, to| VcpuChange {
             time: Nanos(time),
             vcpu: 0,
             vm: 0,

@@ -5,14 +5,14 @@ use crate::stream::Tally;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use super::findings::Kind;
+pub use super::findings::FindingKind;
 pub use super::moves::Moves;
 pub use super::waits::{Halts, Histogram, Sleeps, WaitTable};
 
 /// Everything.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Analysis")]
-pub struct Report {
+pub struct AnalysisReport {
     /// `instep.analysis/1`.
     #[schemars(extend("const" = "instep.analysis/1"))]
     pub schema: &'static str,
@@ -25,11 +25,11 @@ pub struct Report {
     /// What else is wrong with the trace.
     pub trace: TraceReport,
     /// The VMs, by process.
-    pub vms: Vec<VmReport>,
+    pub vms: Vec<AnalysedVm>,
     /// What was found, the most time lost first.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<AnalysisFinding>,
     /// The host.
-    pub host: HostReport,
+    pub host: AnalysedHost,
     /// What makes the above uncertain.
     pub warnings: Vec<String>,
     /// Threads that were said to run vCPUs and that the trace does not know.
@@ -65,8 +65,7 @@ impl From<&Tally> for TraceReport {
 
 /// The host and the trace.
 #[derive(Clone, Debug, Default, JsonSchema, Serialize)]
-#[schemars(rename = "AnalysedHost")]
-pub struct HostReport {
+pub struct AnalysedHost {
     /// Its name, where the trace says.
     pub hostname: Option<String>,
     /// Its kernel.
@@ -93,20 +92,19 @@ pub struct HostReport {
 
 /// One VM. `None` where no event tells: none of its vCPUs has one, or one that has none ran.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
-#[schemars(rename = "AnalysedVm")]
-pub struct VmReport {
+pub struct AnalysedVm {
     /// Its name.
     pub name: String,
     /// Its process, where known.
     pub pid: Option<u32>,
     /// Its vCPUs by number.
-    pub vcpus: Vec<VcpuReport>,
+    pub vcpus: Vec<AnalysedVcpu>,
     /// Fraction of the trace in which two or more siblings were runnable on one CPU.
     pub stacking: Option<f64>,
     /// Mean fraction of the runnable vCPUs that ran while at least one did; `None` if none did, too.
     pub co_run: Option<f64>,
     /// Who ran while its vCPUs waited, the longest first.
-    pub culprits: Vec<Culprit>,
+    pub culprits: Vec<AnalysedCulprit>,
     /// The furthest that a waiting vCPU fell behind its siblings.
     pub max_skew_ns: Option<u64>,
     /// Time of vCPUs that ran while a sibling waited.
@@ -115,8 +113,8 @@ pub struct VmReport {
     pub stacked_on: Vec<OnCpu>,
     /// Sleeps by who ended them.
     pub wakeups: WaitTable,
-    /// The time asleep of each vCPU by who ended it, in the order of [`VmReport::vcpus`].
-    pub waits_by_vcpu: Vec<WaitsReport>,
+    /// The time asleep of each vCPU by who ended it, in the order of [`AnalysedVm::vcpus`].
+    pub waits_by_vcpu: Vec<AnalysedWaits>,
     /// Halts of its guest's CPUs; `None` where the trace has no kvm_vcpu_wakeup.
     pub halts: Option<Halts>,
     /// Sleeps by length, 1 us and doubling; the last entry is open.
@@ -135,8 +133,7 @@ pub struct VmReport {
 
 /// One vCPU. Its times are `None` where it has no event and no counter of the kernel is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-#[schemars(rename = "AnalysedVcpu")]
-pub struct VcpuReport {
+pub struct AnalysedVcpu {
     /// Its number.
     pub index: u32,
     /// Its thread.
@@ -155,8 +152,7 @@ pub struct VcpuReport {
 
 /// Time that a vCPU slept by who ended it, as `instep sim` has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize)]
-#[schemars(rename = "AnalysedWaits")]
-pub struct WaitsReport {
+pub struct AnalysedWaits {
     /// A sibling: synchronisation.
     pub sibling_ns: u64,
     /// An interrupt: the guest's timer, or a device.
@@ -167,9 +163,9 @@ pub struct WaitsReport {
     pub other_ns: u64,
 }
 
-impl From<&WaitTable> for WaitsReport {
+impl From<&WaitTable> for AnalysedWaits {
     fn from(table: &WaitTable) -> Self {
-        WaitsReport {
+        AnalysedWaits {
             sibling_ns: table.sibling.ns,
             timer_ns: table.timer.ns,
             io_ns: table.io.ns,
@@ -180,8 +176,7 @@ impl From<&WaitTable> for WaitsReport {
 
 /// Who ran while a VM waited.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-#[schemars(rename = "AnalysedCulprit")]
-pub struct Culprit {
+pub struct AnalysedCulprit {
     /// A VM, a thread's name, `(idle)`, or the VM itself: stacked siblings.
     pub name: String,
     /// For how long, summed over the vCPUs that waited.
@@ -240,7 +235,7 @@ pub struct ThrottledReport {
 }
 
 /// Allocation periods (systems.md, 5), with a share by weight. `None` where no period is whole, and as
-/// in [`VmReport`].
+/// in [`AnalysedVm`].
 #[derive(Clone, Copy, Debug, Default, JsonSchema, Serialize)]
 pub struct PeriodReport {
     /// The VM's weight, where the trace or the user tells; 100 is taken otherwise.
@@ -259,10 +254,9 @@ pub struct PeriodReport {
 
 /// Something found.
 #[derive(Clone, Debug, JsonSchema, Serialize)]
-#[schemars(rename = "AnalysisFinding")]
-pub struct Finding {
+pub struct AnalysisFinding {
     /// What kind.
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// Which VM; none for the host.
     pub vm: Option<String>,
     /// The time it cost.

@@ -9,13 +9,13 @@ use super::discover::{FoundVm, discover};
 use super::modules::Modules;
 use super::moves::Migrations;
 use super::period::Periods;
-use super::report::Report;
+use super::report::AnalysisReport;
 use super::stacking::Stacking;
 use super::threshold::Threshold;
 use super::waits::Waits;
-use super::world::{Change, IDLE, Place, World};
+use super::world::{IDLE, Place, VcpuChange, World};
 use crate::event::{Event, Fact, Left};
-use crate::stream::{EventStream, Guest, Header};
+use crate::stream::{EventStream, Header, TracedGuest};
 use instep_core::measure;
 use instep_core::topology::Topology;
 use instep_core::units::{CpuId, Nanos, Tid};
@@ -34,12 +34,12 @@ const LATEST: u64 = 1 << 62;
 
 /// What the analysis is told.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct AnalysisSettings {
     /// VMs that are known beforehand.
     pub vms: Vec<FoundVm>,
     /// The host's topology; the trace's own when not given.
     pub topology: Option<Topology>,
-    /// Why [`Settings::topology`] is only inferred, to be told.
+    /// Why [`AnalysisSettings::topology`] is only inferred, to be told.
     pub inferred: Option<String>,
     /// Weights of VMs by name, before those that the trace tells; 100 where neither does.
     pub weights: BTreeMap<String, u32>,
@@ -52,9 +52,9 @@ pub struct Settings {
     pub edges: bool,
 }
 
-impl Default for Settings {
+impl Default for AnalysisSettings {
     fn default() -> Self {
-        Settings {
+        AnalysisSettings {
             vms: Vec::new(),
             topology: None,
             inferred: None,
@@ -82,16 +82,16 @@ impl Sink for NoSink {
 }
 
 /// Analyses a trace.
-pub fn analyze(stream: &mut dyn EventStream, settings: &Settings) -> Report {
+pub fn analyze(stream: &mut dyn EventStream, settings: &AnalysisSettings) -> AnalysisReport {
     analyze_into(stream, settings, &mut NoSink)
 }
 
 /// Analyses a trace and shows every state of its vCPUs to `sink`.
 pub fn analyze_into(
     stream: &mut dyn EventStream,
-    settings: &Settings,
+    settings: &AnalysisSettings,
     sink: &mut dyn Sink,
-) -> Report {
+) -> AnalysisReport {
     let (mut batch, mut held) = (Vec::new(), Vec::new());
     while held.len() < HELD_BACK && stream.next_batch(&mut batch) {
         held.append(&mut batch);
@@ -154,10 +154,10 @@ enum TopologyFrom {
 }
 
 /// What is known of the VMs' weights: told by the user, else by the trace.
-fn weights(vms: &[FoundVm], header: &Header, settings: &Settings) -> Vec<Option<u32>> {
+fn weights(vms: &[FoundVm], header: &Header, settings: &AnalysisSettings) -> Vec<Option<u32>> {
     let of = |vm: &FoundVm| {
         let told = settings.weights.get(&vm.name).copied();
-        let is_same = |guest: &&Guest| guest.name == vm.name;
+        let is_same = |guest: &&TracedGuest| guest.name == vm.name;
         told.or_else(|| header.guests.iter().find(is_same).and_then(|guest| guest.weight))
     };
     vms.iter().map(of).collect()
@@ -183,7 +183,12 @@ fn is_scheduling(fact: &Fact) -> bool {
 }
 
 impl Engine {
-    fn new(vms: Vec<FoundVm>, held: &[Event], header: &Header, settings: &Settings) -> Self {
+    fn new(
+        vms: Vec<FoundVm>,
+        held: &[Event],
+        header: &Header,
+        settings: &AnalysisSettings,
+    ) -> Self {
         let begin = held.iter().find(|event| is_scheduling(&event.fact));
         let begin = begin.map_or(Nanos(0), |event| event.time.min(Nanos(LATEST)));
         let is_wake = |fact: &Fact| matches!(fact, Fact::Wakeup { .. } | Fact::Waking { .. });
@@ -407,7 +412,7 @@ impl Engine {
         self.changed(&change, sink);
     }
 
-    fn changed(&mut self, change: &Change, sink: &mut dyn Sink) {
+    fn changed(&mut self, change: &VcpuChange, sink: &mut dyn Sink) {
         self.stacking.change(change);
         self.co_run.change(change);
         self.waits.change(change);

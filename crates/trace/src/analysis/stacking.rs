@@ -2,7 +2,7 @@
 //! running or waiting there, per VM and by CPU.
 
 use instep_core::measure::VmMeter;
-use instep_core::measure::skew::Change;
+use instep_core::measure::skew::VcpuChange;
 use instep_core::units::{CpuId, Nanos};
 
 /// Of all VMs.
@@ -23,7 +23,7 @@ impl Stacking {
         Stacking { vms: vec![Vm::default(); vms] }
     }
 
-    pub(super) fn change(&mut self, change: &Change) {
+    pub(super) fn change(&mut self, change: &VcpuChange) {
         let vm = &mut self.vms[change.vm];
         if let Some(cpu) = change.from.cpu() {
             vm.step(cpu, change.time, false);
@@ -73,8 +73,8 @@ mod tests {
     use super::*;
     use instep_core::measure::skew::Place;
 
-    fn change(time: u64, from: Place, to: Place) -> Change {
-        Change { time: Nanos(time), vcpu: 0, vm: 0, from, to, since: Nanos(0) }
+    fn change(time: u64, from: Place, to: Place) -> VcpuChange {
+        VcpuChange { time: Nanos(time), vcpu: 0, vm: 0, from, to, since: Nanos(0) }
     }
 
     #[test]

@@ -7,11 +7,11 @@
 //! kernel counts the throttled time of a CPU once, however many vCPUs wait there, so that waits on idle CPUs may be longer,
 //! up to as many times as the VM has vCPUs.
 
-use super::report::{Occupant, ThrottledReport, VmReport};
+use super::report::{AnalysedVm, Occupant, ThrottledReport};
 use crate::rec::Throttled;
 
 /// Takes the time of a quota out of a VM's waits and notes it.
-pub(super) fn separate(vm: &mut VmReport, by: &Throttled) {
+pub(super) fn separate(vm: &mut AnalysedVm, by: &Throttled) {
     let waits = vm.vcpus.iter().filter_map(|vcpu| vcpu.steal_ns);
     let all = waits.fold(0, u64::saturating_add);
     let is_idle = |who: Occupant| who == Occupant::Idle;

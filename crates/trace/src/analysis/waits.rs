@@ -5,7 +5,7 @@
 //! ends in an interrupt is the guest's timer or a device; one by another thread of the VM, a vhost
 //! or kernel thread is I/O.
 
-use super::world::{Change, IDLE, Place, World};
+use super::world::{IDLE, Place, VcpuChange, World};
 use crate::event::Context;
 use instep_core::units::{Nanos, Tid};
 use schemars::JsonSchema;
@@ -131,7 +131,7 @@ impl Waits {
         self.vcpus[vcpu].waker.is_some()
     }
 
-    pub(super) fn change(&mut self, change: &Change) {
+    pub(super) fn change(&mut self, change: &VcpuChange) {
         let vcpu = &mut self.vcpus[change.vcpu];
         let span = change.time.since(change.since);
         if !change.from.is_waiting() && change.to.is_waiting() {

@@ -1,12 +1,12 @@
 //! The state of every vCPU and CPU while events go by, and the time accounted to each state.
 //!
-//! Turns scheduling facts into [`Change`]s of vCPUs, which the measures see. Threads that run no
+//! Turns scheduling facts into [`VcpuChange`]s of vCPUs, which the measures see. Threads that run no
 //! vCPU matter only as who occupied a CPU; they are put into groups by VM or by name.
 
 use super::discover::FoundVm;
 use crate::event::{Comm, Left, MAX_CPUS};
 use crate::tid_map::TidMap;
-pub(super) use instep_core::measure::skew::{Change, Place};
+pub(super) use instep_core::measure::skew::{Place, VcpuChange};
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::collections::BTreeMap;
 
@@ -205,7 +205,7 @@ impl World {
     /// Moves a vCPU, accounts the time in its last state, and says what changed; `None` when
     /// nothing did.
     #[inline]
-    pub(super) fn go(&mut self, vcpu: usize, to: Place, time: Nanos) -> Option<Change> {
+    pub(super) fn go(&mut self, vcpu: usize, to: Place, time: Nanos) -> Option<VcpuChange> {
         let state = &mut self.vcpus[vcpu];
         let (from, since) = (state.place, state.since);
         if from == to {
@@ -226,7 +226,7 @@ impl World {
         if let Place::Waiting(cpu) = to {
             self.cpu(cpu).waiting.push(vcpu);
         }
-        Some(Change { time, vcpu, vm, from, to, since })
+        Some(VcpuChange { time, vcpu, vm, from, to, since })
     }
 
     /// The state in which a thread that left a CPU is.

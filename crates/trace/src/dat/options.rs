@@ -5,7 +5,7 @@
 use super::sections::id;
 use crate::bytes::{Cursor, text, u32_at, u64_at};
 use crate::error::Fault;
-use crate::stream::Guest;
+use crate::stream::TracedGuest;
 
 /// What the options told.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct Options {
     pub(super) uname: Option<String>,
     pub(super) cpus: Option<u32>,
     pub(super) tsc: Option<Tsc>,
-    pub(super) guests: Vec<Guest>,
+    pub(super) guests: Vec<TracedGuest>,
     /// Events that the ring buffers' own statistics call overwritten or dropped.
     pub(super) dropped: u64,
 }
@@ -107,7 +107,7 @@ fn buffer(data: &[u8]) -> Result<Buffer, Fault> {
     Ok(Buffer { at, name, page_size, cpus })
 }
 
-fn guest(data: &[u8]) -> Result<Guest, Fault> {
+fn guest(data: &[u8]) -> Result<TracedGuest, Fault> {
     let mut cursor = Cursor::new(data, "the description of a guest");
     let name = cursor.string()?;
     let (_trace, count) = (cursor.u64()?, cursor.u32()?);
@@ -115,7 +115,7 @@ fn guest(data: &[u8]) -> Result<Guest, Fault> {
     for _ in 0..count {
         vcpus.push((cursor.u32()?, cursor.u32()?));
     }
-    Ok(Guest { name, vcpus, ..Guest::default() })
+    Ok(TracedGuest { name, vcpus, ..TracedGuest::default() })
 }
 
 /// The clock in brackets, of `local [global] counter ...`.
@@ -166,8 +166,11 @@ mod tests {
         for word in [2u32, 0, 158, 1, 161] {
             data.extend(word.to_le_bytes());
         }
-        let expected =
-            Guest { name: "alpha".to_owned(), vcpus: vec![(0, 158), (1, 161)], ..Guest::default() };
+        let expected = TracedGuest {
+            name: "alpha".to_owned(),
+            vcpus: vec![(0, 158), (1, 161)],
+            ..TracedGuest::default()
+        };
         assert_eq!(guest(&data), Ok(expected));
         data.truncate(data.len() - 1);
         assert!(guest(&data).is_err());

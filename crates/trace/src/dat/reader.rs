@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::source::ReadAt;
 use crate::stream::{EventStream, Header, Tally};
 use crate::threads::{At, Threads};
-use crate::tracepoints::{Options, Tracepoints};
+use crate::tracepoints::{ReaderOptions, Tracepoints};
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,11 +31,11 @@ impl<S: ReadAt> DatStream<S> {
     ///
     /// # Errors
     /// When it is none, describes no scheduling, or its head is damaged.
-    pub fn open(source: S, path: &str, options: Options) -> Result<Self, TraceError> {
+    pub fn open(source: S, path: &str, options: ReaderOptions) -> Result<Self, TraceError> {
         Self::open_source(source, options).map_err(|fault| fault.of(path))
     }
 
-    fn open_source(source: S, options: Options) -> Result<Self, Fault> {
+    fn open_source(source: S, options: ReaderOptions) -> Result<Self, Fault> {
         let head = head::read(&source)?;
         let mut points = Tracepoints::default();
         head.formats.iter().for_each(|format| points.add(format, options));
@@ -113,22 +113,22 @@ impl<S: ReadAt> EventStream for DatStream<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_madehost::trace::{Moment, What, dat_6};
+    use instep_madehost::trace::{MadeEvent, TracepointFields, dat_6};
 
     #[test]
     fn all_cpus_together_hold_no_more_than_they_may() {
         let threads = ((0, "swapper/0"), (101, "CPU 0/KVM"));
-        let moment = |time| Moment {
+        let moment = |time| MadeEvent {
             time,
             cpu: 0,
             current: (0, 0),
             flags: 0,
-            what: What::Switch(threads.0, threads.1, 0),
+            what: TracepointFields::Switch(threads.0, threads.1, 0),
         };
-        let moments: Vec<Moment> = (0..2000).map(|at| moment(1000 + at * 1000)).collect();
+        let moments: Vec<MadeEvent> = (0..2000).map(|at| moment(1000 + at * 1000)).collect();
         let data = dat_6(&moments, &[threads.1]);
         let mut stream =
-            DatStream::open(std::io::Cursor::new(data), "made", Options::default()).unwrap();
+            DatStream::open(std::io::Cursor::new(data), "made", ReaderOptions::default()).unwrap();
         // As if other CPUs held all that there is room for.
         stream.shared.held = usize::MAX / 2;
         let mut batch = Vec::new();

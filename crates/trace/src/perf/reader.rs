@@ -9,7 +9,7 @@ use crate::error::{Fault, TraceError};
 use crate::event::Event;
 use crate::source::{Part, ReadAt, read_up_to};
 use crate::stream::{EventStream, Header, Tally};
-use crate::tracepoints::Options;
+use crate::tracepoints::ReaderOptions;
 use std::io::{self, Read};
 
 /// Larger than the largest record (64 KiB).
@@ -48,12 +48,12 @@ impl<'a> PerfStream<'a> {
     pub fn open(
         source: impl ReadAt + 'a,
         path: &str,
-        options: Options,
+        options: ReaderOptions,
     ) -> Result<Self, TraceError> {
         Self::open_source(source, options).map_err(|fault| fault.of(path))
     }
 
-    fn open_source(source: impl ReadAt + 'a, options: Options) -> Result<Self, Fault> {
+    fn open_source(source: impl ReadAt + 'a, options: ReaderOptions) -> Result<Self, Fault> {
         let start = read_up_to(&source, 0, FILE_HEAD)?;
         check_magic(&start)?;
         let size = source.size()?;
@@ -85,7 +85,7 @@ impl<'a> PerfStream<'a> {
     pub fn pipe(
         mut source: impl Read + 'a,
         path: &str,
-        options: Options,
+        options: ReaderOptions,
     ) -> Result<Self, TraceError> {
         let mut head = Vec::new();
         source
@@ -107,7 +107,11 @@ impl<'a> PerfStream<'a> {
             .map_err(|fault| fault.of(path))
     }
 
-    fn pipe_after_head(source: impl Read + 'a, options: Options, size: u64) -> Result<Self, Fault> {
+    fn pipe_after_head(
+        source: impl Read + 'a,
+        options: ReaderOptions,
+        size: u64,
+    ) -> Result<Self, Fault> {
         let mut stream = Self::new(Box::new(source), Records::new(options), size);
         // Attributes, features and formats come before the first sample.
         let mut early = Vec::new();

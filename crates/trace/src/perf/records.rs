@@ -12,7 +12,7 @@ use crate::event::{Event, Fact, MAX_CPUS};
 use crate::order::Window;
 use crate::stream::Tally;
 use crate::threads::{At, Threads};
-use crate::tracepoints::{Options, Read, Tracepoints};
+use crate::tracepoints::{Read, ReaderOptions, Tracepoints};
 use instep_core::units::{CpuId, Nanos, Tid};
 
 const LOST: u32 = 2;
@@ -37,7 +37,7 @@ pub(super) struct Records {
     pub(super) layouts: Layouts,
     pub(super) features: Features,
     points: Tracepoints,
-    options: Options,
+    options: ReaderOptions,
     threads: Threads,
     pub(super) window: Window,
     pub(super) tally: Tally,
@@ -78,7 +78,7 @@ pub(super) enum Parsed {
 }
 
 impl Records {
-    pub(super) fn new(options: Options) -> Self {
+    pub(super) fn new(options: ReaderOptions) -> Self {
         Records {
             layouts: Layouts::default(),
             features: Features::default(),

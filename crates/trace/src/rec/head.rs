@@ -2,7 +2,7 @@
 //! recorded; what was counted and lost. Unknown keys are passed over, missing ones are empty.
 
 use crate::error::Fault;
-use crate::stream::{Guest, Header};
+use crate::stream::{Header, TracedGuest};
 use crate::topology::TopologyDocument;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -156,7 +156,7 @@ impl Head {
                 .collect(),
             ..Header::default()
         };
-        let guest = |vm: &VmHead| Guest {
+        let guest = |vm: &VmHead| TracedGuest {
             name: vm.name.clone(),
             pid: Some(vm.pid),
             vcpus: vm.vcpus.iter().map(|vcpu| (vcpu.index, vcpu.tid)).collect(),

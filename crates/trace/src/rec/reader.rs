@@ -11,7 +11,7 @@ use crate::error::{Fault, TraceError};
 use crate::event::{Event, Fact};
 use crate::order::{Latest, Window};
 use crate::stream::{EventStream, Header, Tally};
-use crate::tracepoints::Options;
+use crate::tracepoints::ReaderOptions;
 use instep_core::units::{CpuId, Nanos};
 use std::io::Read;
 
@@ -25,7 +25,7 @@ pub struct RecStream<R> {
     head: Head,
     header: Header,
     end: Option<End>,
-    options: Options,
+    options: ReaderOptions,
     window: Window,
     latest: Latest,
     tally: Tally,
@@ -40,11 +40,11 @@ impl<R: Read> RecStream<R> {
     ///
     /// # Errors
     /// When it is none, is of a later version, or its head is missing or damaged.
-    pub fn open(source: R, path: &str, options: Options) -> Result<Self, TraceError> {
+    pub fn open(source: R, path: &str, options: ReaderOptions) -> Result<Self, TraceError> {
         Self::open_source(source, options).map_err(|fault| fault.of(path))
     }
 
-    fn open_source(source: R, options: Options) -> Result<Self, Fault> {
+    fn open_source(source: R, options: ReaderOptions) -> Result<Self, Fault> {
         let mut input = Input { source, buffer: Vec::new(), at: 0 };
         let start = input.peek(FILE_HEAD)?;
         if !start.starts_with(MAGIC) {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8]) -> (Vec<u64>, Tally) {
-        let mut stream = RecStream::open(bytes, "made", Options::default()).unwrap();
+        let mut stream = RecStream::open(bytes, "made", ReaderOptions::default()).unwrap();
         let (mut all, mut batch) = (Vec::new(), Vec::new());
         while stream.next_batch(&mut batch) {
             let exits = batch.iter().filter(|event| matches!(event.fact, Fact::Exit { .. }));
@@ -373,7 +373,7 @@ mod tests {
     fn a_later_version_names_itself() {
         let mut bytes = made(1);
         bytes[8] = 9;
-        let error = RecStream::open(&bytes[..], "x", Options::default()).err().unwrap();
+        let error = RecStream::open(&bytes[..], "x", ReaderOptions::default()).err().unwrap();
         assert!(error.to_string().contains("x: it is a recording of version 9"), "{error}");
     }
 

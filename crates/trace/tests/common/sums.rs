@@ -2,8 +2,8 @@
 //! within 1 %.
 
 use instep_madehost::skip;
-use instep_trace::analysis::report::Report;
-use instep_trace::analysis::{Settings, analyze};
+use instep_trace::analysis::report::AnalysisReport;
+use instep_trace::analysis::{AnalysisSettings, analyze};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
@@ -28,10 +28,10 @@ pub(crate) fn printed(tool: &str, args: &[&str]) -> Option<String> {
 }
 
 /// The analysis of a file; `edges`: what came before a thread's first event, too.
-pub(crate) fn report(path: &Path, edges: bool) -> Report {
+pub(crate) fn report(path: &Path, edges: bool) -> AnalysisReport {
     let file = File::open(path).expect("the file is there");
     let mut stream = instep_trace::open(file, "shared", Default::default()).expect("a whole trace");
-    analyze(stream.as_mut(), &Settings { edges, ..Settings::default() })
+    analyze(stream.as_mut(), &AnalysisSettings { edges, ..AnalysisSettings::default() })
 }
 
 /// Run time and steal of a thread, in nanoseconds.
@@ -42,7 +42,7 @@ pub(crate) struct Sums {
 }
 
 /// Holds run time and steal of so many vCPUs against a tool's sums.
-pub(crate) fn assert_agree(report: &Report, oracle: &BTreeMap<u32, Sums>, count: usize) {
+pub(crate) fn assert_agree(report: &AnalysisReport, oracle: &BTreeMap<u32, Sums>, count: usize) {
     let vcpus: Vec<_> = report.vms.iter().flat_map(|vm| &vm.vcpus).collect();
     assert_eq!(vcpus.len(), count);
     for vcpu in vcpus {

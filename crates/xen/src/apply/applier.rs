@@ -3,7 +3,7 @@
 use super::hands::Hands;
 use super::journal::{self, Held, Journal};
 use crate::error::Error;
-use crate::scan::{DomainFacts, DomainKey, Scan};
+use crate::scan::{DomainFacts, DomainKey, XenScan};
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::VmId;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 /// What is to change of one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct DomainChange {
     /// Which.
     pub domain: DomainKey,
     /// Its name.
@@ -24,11 +24,11 @@ pub struct Change {
     pub nodes: Option<NodeSet>,
 }
 
-impl Change {
+impl DomainChange {
     /// The changes that a decision asks for, one a domain; `seen` is the look that it was made on. Memory of a domain
     /// that runs cannot be moved, so such actions are left out.
     #[must_use]
-    pub fn of_decision(decision: &Decision, seen: &Scan) -> Vec<Self> {
+    pub fn of_decision(decision: &Decision, seen: &XenScan) -> Vec<Self> {
         let mut changes: BTreeMap<VmId, Self> = BTreeMap::new();
         for action in &decision.actions {
             let Some(domain) = seen.by_id(action.vm().0) else { continue };
@@ -134,7 +134,11 @@ impl<H: Hands> Applier<H> {
     ///
     /// # Errors
     /// The host cannot be looked at, or the journal not be written. What was changed by then is in the journal.
-    pub fn apply(&mut self, changes: &[Change], seen: &Scan) -> Result<Vec<Applied>, Error> {
+    pub fn apply(
+        &mut self,
+        changes: &[DomainChange],
+        seen: &XenScan,
+    ) -> Result<Vec<Applied>, Error> {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
@@ -167,7 +171,7 @@ impl<H: Hands> Applier<H> {
     }
 
     /// What stands in the way of a change before anything is touched.
-    fn obstacle(&self, change: &Change, seen: &Scan, now: &Scan) -> Option<Applied> {
+    fn obstacle(&self, change: &DomainChange, seen: &XenScan, now: &XenScan) -> Option<Applied> {
         let Some(domain) = now.domain(&change.domain).filter(|domain| !domain.is_ending) else {
             return Some(match now.may_miss(&change.domain) {
                 true => Applied::Failed(Error::unread()),
@@ -175,7 +179,7 @@ impl<H: Hands> Applier<H> {
             });
         };
         let same = |index: &u32| {
-            let of = |scan: &Scan| {
+            let of = |scan: &XenScan| {
                 let vcpu = scan.domain(&change.domain)?.vcpu(*index)?;
                 Some((vcpu.hard.clone(), vcpu.soft.clone()))
             };
@@ -194,7 +198,7 @@ impl<H: Hands> Applier<H> {
     }
 
     /// Records what is there before it is touched.
-    fn note(&mut self, change: &Change, now: &Scan) {
+    fn note(&mut self, change: &DomainChange, now: &XenScan) {
         let Some(domain) = now.domain(&change.domain) else { return };
         let held = self.journal.domains.entry(change.domain.clone()).or_default();
         held.name.clone_from(&change.name);
@@ -204,17 +208,18 @@ impl<H: Hands> Applier<H> {
                 [(&mut held.hard, &vcpu.hard, hard), (&mut held.soft, &vcpu.soft, soft)]
             {
                 let Some(to) = to else { continue };
-                let entry = journal::Change::begin(changes.remove(index), now, to);
+                let entry = journal::RecordedChange::begin(changes.remove(index), now, to);
                 changes.insert(*index, entry);
             }
         }
         if let Some(nodes) = &change.nodes {
-            held.nodes = Some(journal::Change::begin(held.nodes.take(), &domain.nodes, nodes));
+            held.nodes =
+                Some(journal::RecordedChange::begin(held.nodes.take(), &domain.nodes, nodes));
         }
     }
 
     /// Sets one domain; one that fails on the way gets back what it had at the look `before`.
-    fn set(&self, change: &Change, before: &Scan) -> Result<(), Error> {
+    fn set(&self, change: &DomainChange, before: &XenScan) -> Result<(), Error> {
         let id = change.domain.id;
         let mut begun = Vec::new();
         let mut all = || {
@@ -233,7 +238,7 @@ impl<H: Hands> Applier<H> {
     }
 
     /// Gives vCPUs of a domain, and its nodes, what they had before, as far as that works: a look tells.
-    fn undo(&self, change: &Change, begun: &[u32], before: &Scan) {
+    fn undo(&self, change: &DomainChange, begun: &[u32], before: &XenScan) {
         let id = change.domain.id;
         let Some(was) = before.domain(&change.domain) else { return };
         for vcpu in begun.iter().rev() {
@@ -245,8 +250,9 @@ impl<H: Hands> Applier<H> {
             let _ = self.hands.pin(id, *vcpu, hard, soft);
         }
         // A node affinity that Xen derives from the others comes back by itself, and must not be set.
-        let has_other_nodes =
-            |now: Scan| now.domain(&change.domain).is_some_and(|domain| domain.nodes != was.nodes);
+        let has_other_nodes = |now: XenScan| {
+            now.domain(&change.domain).is_some_and(|domain| domain.nodes != was.nodes)
+        };
         if change.nodes.is_some() && self.hands.scan_domains().is_ok_and(has_other_nodes) {
             let _ = self.hands.set_nodes(id, &was.nodes);
         }
@@ -254,7 +260,7 @@ impl<H: Hands> Applier<H> {
 
     /// Records what became of a domain that was touched. A node affinity counts as Instep's if it was set now, or if what was
     /// there before was Instep's: Xen derives that of some domains from affinities of vCPUs.
-    fn note_outcome(&mut self, key: &DomainKey, before: &Scan, after: &Scan) {
+    fn note_outcome(&mut self, key: &DomainKey, before: &XenScan, after: &XenScan) {
         let Some(domain) = after.domain(key) else {
             if !after.may_miss(key) {
                 self.journal.domains.remove(key);
@@ -274,7 +280,12 @@ impl<H: Hands> Applier<H> {
 }
 
 /// What came of a change by what Xen holds now, whatever its commands said.
-fn judge(change: &Change, done: Result<(), Error>, before: &Scan, after: &Scan) -> Applied {
+fn judge(
+    change: &DomainChange,
+    done: Result<(), Error>,
+    before: &XenScan,
+    after: &XenScan,
+) -> Applied {
     let Some(now) = after.domain(&change.domain).filter(|domain| !domain.is_ending) else {
         return match after.may_miss(&change.domain) {
             true => Applied::Half(done.err().unwrap_or_else(Error::unread)),
@@ -305,7 +316,10 @@ fn settle_vcpus(held: &mut Held, domain: &DomainFacts) {
 }
 
 /// Of entries that were being changed, what came of it.
-fn settle_set(change: &mut journal::Change<instep_core::units::CpuId>, now: Option<&CpuSet>) {
+fn settle_set(
+    change: &mut journal::RecordedChange<instep_core::units::CpuId>,
+    now: Option<&CpuSet>,
+) {
     if let Some(now) = now.filter(|_| !change.pending.is_empty()) {
         change.set.clone_from(now);
     }
@@ -313,7 +327,7 @@ fn settle_set(change: &mut journal::Change<instep_core::units::CpuId>, now: Opti
 }
 
 /// Whether a domain has what was asked for.
-fn is_so(domain: &DomainFacts, change: &Change) -> bool {
+fn is_so(domain: &DomainFacts, change: &DomainChange) -> bool {
     let vcpu = |(index, (hard, soft)): (&u32, &(Option<CpuSet>, Option<CpuSet>))| {
         domain.vcpu(*index).is_some_and(|now| {
             hard.as_ref().is_none_or(|hard| *hard == now.hard)
@@ -325,7 +339,7 @@ fn is_so(domain: &DomainFacts, change: &Change) -> bool {
 }
 
 /// Whether a domain has the same at two looks of all that a change names.
-fn is_alike(was: &DomainFacts, now: &DomainFacts, change: &Change) -> bool {
+fn is_alike(was: &DomainFacts, now: &DomainFacts, change: &DomainChange) -> bool {
     let sets = |domain: &DomainFacts, index: &u32| {
         domain.vcpu(*index).map(|vcpu| (vcpu.hard.clone(), vcpu.soft.clone()))
     };
@@ -334,7 +348,7 @@ fn is_alike(was: &DomainFacts, now: &DomainFacts, change: &Change) -> bool {
 }
 
 /// What a domain has now of what was asked for.
-fn shown(domain: &DomainFacts, change: &Change) -> String {
+fn shown(domain: &DomainFacts, change: &DomainChange) -> String {
     let vcpu = |index: &u32| {
         let vcpu = domain.vcpu(*index)?;
         Some(format!("vCPU {index} has CPUs {} and prefers {}", vcpu.hard, vcpu.soft))

@@ -2,7 +2,7 @@
 
 use super::node_affinity::Library;
 use crate::error::Error;
-use crate::scan::{Depth, Scan, scan};
+use crate::scan::{Depth, XenScan, scan};
 use crate::source::Source;
 use crate::text::info::Info;
 use instep_core::idset::{CpuSet, NodeSet};
@@ -14,7 +14,7 @@ pub trait Hands {
     ///
     /// # Errors
     /// They cannot be read.
-    fn scan_domains(&self) -> Result<Scan, Error>;
+    fn scan_domains(&self) -> Result<XenScan, Error>;
 
     /// Sets hard and soft affinity of a vCPU; `None` leaves one as it is.
     ///
@@ -76,7 +76,7 @@ pub fn pin_arguments(
 }
 
 impl Hands for LiveHands {
-    fn scan_domains(&self) -> Result<Scan, Error> {
+    fn scan_domains(&self) -> Result<XenScan, Error> {
         scan(&self.source, Depth::Times)
     }
 

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use crate::rates::Before;
-use crate::scan::{DomainKey, Scan};
+use crate::scan::{DomainKey, XenScan};
 use instep_core::idset::{CpuSet, IdSet, NodeSet};
 use instep_core::units::Id;
 use instep_state::{BOOT_ID, Holder, Outlives, boot_id};
@@ -23,7 +23,7 @@ const MAX_JOURNAL: u64 = 64 << 20;
 /// A set before Instep, and what it was set to since.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(bound(serialize = "T: Id", deserialize = "T: Id"))]
-pub struct Change<T: Id> {
+pub struct RecordedChange<T: Id> {
     /// What it was.
     #[serde(with = "instep_state::list")]
     pub original: IdSet<T>,
@@ -42,13 +42,13 @@ pub struct Held {
     pub name: String,
     /// Hard affinities by vCPU.
     #[serde(default)]
-    pub hard: BTreeMap<u32, Change<instep_core::units::CpuId>>,
+    pub hard: BTreeMap<u32, RecordedChange<instep_core::units::CpuId>>,
     /// Soft affinities by vCPU.
     #[serde(default)]
-    pub soft: BTreeMap<u32, Change<instep_core::units::CpuId>>,
+    pub soft: BTreeMap<u32, RecordedChange<instep_core::units::CpuId>>,
     /// The node affinity.
     #[serde(default)]
-    pub nodes: Option<Change<instep_core::units::NodeId>>,
+    pub nodes: Option<RecordedChange<instep_core::units::NodeId>>,
 }
 
 impl Held {
@@ -174,12 +174,12 @@ impl Journal {
 
     /// What Instep changed of a domain, as far as that is still so at this look.
     #[must_use]
-    pub fn before(&self, key: &DomainKey, now: &Scan) -> Before {
+    pub fn before(&self, key: &DomainKey, now: &XenScan) -> Before {
         let (Some(held), Some(domain)) = (self.domains.get(key), now.domain(key)) else {
             return Before::default();
         };
-        let originals = |changes: &BTreeMap<u32, Change<_>>, soft: bool| {
-            let is_ours = |(index, change): &(&u32, &Change<_>)| {
+        let originals = |changes: &BTreeMap<u32, RecordedChange<_>>, soft: bool| {
+            let is_ours = |(index, change): &(&u32, &RecordedChange<_>)| {
                 let vcpu = domain.vcpu(**index);
                 vcpu.is_some_and(|vcpu| {
                     let now: &CpuSet = if soft { &vcpu.soft } else { &vcpu.hard };
@@ -198,7 +198,7 @@ impl Journal {
     }
 }
 
-impl<T: Id> Change<T> {
+impl<T: Id> RecordedChange<T> {
     /// Whether this set is Instep's doing.
     #[must_use]
     pub fn is_ours(&self, now: &IdSet<T>) -> bool {
@@ -251,7 +251,7 @@ mod tests {
         let mut journal = Journal::of_this_boot(dir.path(), Holder::Kept).unwrap();
         let key = DomainKey { id: 3, uuid: "u".to_owned() };
         let set = |list| CpuSet::parse_list(list).unwrap();
-        let change = Change::begin(None, &set("0-3"), &set("4"));
+        let change = RecordedChange::begin(None, &set("0-3"), &set("4"));
         let held = Held { soft: [(0, change)].into(), ..Held::default() };
         journal.domains.insert(key, held);
         journal.store(dir.path()).unwrap();

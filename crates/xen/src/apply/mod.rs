@@ -13,8 +13,8 @@ mod journal;
 mod node_affinity;
 mod restore;
 
-pub use applier::{Applied, Applier, Change};
+pub use applier::{Applied, Applier, DomainChange};
 pub use hands::{Hands, LiveHands, pin_arguments};
 pub use instep_state::Holder;
 pub use journal::{Held, Journal, parse};
-pub use restore::Report;
+pub use restore::DomainRestoreReport;

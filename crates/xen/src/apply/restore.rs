@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 /// What came of it.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct DomainRestoreReport {
     /// Domains of which something was put back.
     pub restored: usize,
     /// Domains that are gone.
@@ -21,7 +21,7 @@ pub struct Report {
     pub failed: Vec<(String, Error)>,
 }
 
-impl Report {
+impl DomainRestoreReport {
     /// Whether nothing is left to put back.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -37,8 +37,11 @@ impl<H: Hands> Applier<H> {
     ///
     /// # Errors
     /// The host cannot be looked at, or the journal not be written.
-    pub fn restore(&mut self, chosen: impl Fn(&DomainKey) -> bool) -> Result<Report, Error> {
-        let mut report = Report::default();
+    pub fn restore(
+        &mut self,
+        chosen: impl Fn(&DomainKey) -> bool,
+    ) -> Result<DomainRestoreReport, Error> {
+        let mut report = DomainRestoreReport::default();
         let keys: Vec<DomainKey> =
             self.journal.domains.keys().filter(|key| chosen(key)).cloned().collect();
         if keys.is_empty() {

@@ -1,7 +1,7 @@
 //! `xl list -l`: the configurations of domains, as JSON. Domains that another toolstack made, and dom0, may be
 //! missing in it.
 
-use super::{MOST_NAMED, Table};
+use super::{MOST_NAMED, XlTable};
 use crate::error::Error;
 use instep_core::idset::NodeSet;
 use instep_core::snapshot::GuestNode;
@@ -63,12 +63,12 @@ struct VirtualNode {
 ///
 /// # Errors
 /// It is no list as JSON.
-pub fn parse(text: &str) -> Result<Table<BTreeMap<u32, Config>>, Error> {
+pub fn parse(text: &str) -> Result<XlTable<BTreeMap<u32, Config>>, Error> {
     let entries: Vec<serde_json::Value> = serde_json::from_str(text).map_err(|error| {
         let line = text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
         Error::output(COMMAND, error.line(), line, "a list of domains as JSON")
     })?;
-    let mut table = Table::<BTreeMap<u32, Config>>::default();
+    let mut table = XlTable::<BTreeMap<u32, Config>>::default();
     for (number, entry) in entries.into_iter().enumerate() {
         match serde_json::from_value::<Entry>(entry) {
             Ok(Entry { domid: Some(id), config: Some(whole) }) => {

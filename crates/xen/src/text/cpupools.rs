@@ -1,6 +1,6 @@
 //! `xl cpupool-list -c`: the CPUs of each pool.
 
-use super::{Table, last_words, lines};
+use super::{XlTable, last_words, lines};
 use crate::error::Error;
 use instep_core::idset::CpuSet;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ const COMMAND: &str = "xl cpupool-list -c";
 ///
 /// # Errors
 /// The heading is another, or no row fits it.
-pub fn parse(text: &str) -> Result<Table<BTreeMap<String, CpuSet>>, Error> {
+pub fn parse(text: &str) -> Result<XlTable<BTreeMap<String, CpuSet>>, Error> {
     let mut lines = lines(text);
     let is_known = |line: &str| line.starts_with("Name") && line.trim_end().ends_with("CPU list");
     if !lines.next().is_some_and(|(_, line)| is_known(line)) {
@@ -22,5 +22,5 @@ pub fn parse(text: &str) -> Result<Table<BTreeMap<String, CpuSet>>, Error> {
         let (name, [list]) = last_words(line)?;
         Some((name.to_owned(), CpuSet::parse_list(list).ok()?))
     };
-    Ok(Table::read(COMMAND, rows, "a pool and its CPUs", row)?.by_key())
+    Ok(XlTable::read(COMMAND, rows, "a pool and its CPUs", row)?.by_key())
 }

@@ -1,6 +1,6 @@
 //! `xl list`, with any of `-v` (UUID), `-c` (CPU pool) and `-n` (node affinity): one row a domain.
 
-use super::{MOST_NAMED, Mask, Table, last_words, lines, seconds};
+use super::{MOST_NAMED, Mask, XlTable, last_words, lines, seconds};
 use crate::error::Error;
 use instep_core::units::{Nanos, NodeId};
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ struct Columns {
 ///
 /// # Errors
 /// The heading is another, or no row fits it.
-pub fn parse(text: &str) -> Result<Table<Vec<Domain>>, Error> {
+pub fn parse(text: &str) -> Result<XlTable<Vec<Domain>>, Error> {
     let mut lines = lines(text);
     let heading = lines.next().filter(|(_, line)| line.starts_with("Name"));
     let Some((_, heading)) = heading.filter(|(_, line)| line.contains("Time(s)")) else {
@@ -79,7 +79,7 @@ pub fn parse(text: &str) -> Result<Table<Vec<Domain>>, Error> {
         nodes: heading.contains("NODE Affinity"),
     };
     let row = |line| row(line, &columns);
-    let mut table = Table::read(COMMAND, lines, "a domain's row under the heading", row)?;
+    let mut table = XlTable::read(COMMAND, lines, "a domain's row under the heading", row)?;
     table.rows.sort_by_key(|domain| domain.id);
     let ids: Vec<u32> = table.rows.iter().map(|domain| domain.id).collect();
     let mut twice: Vec<u32> =

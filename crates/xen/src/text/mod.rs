@@ -51,7 +51,7 @@ impl<T: Id> Mask<T> {
 
 /// A table's rows, and what of it could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table<T> {
+pub struct XlTable<T> {
     /// The rows that fit the heading.
     pub rows: T,
     /// Lines that do not, one sentence each.
@@ -61,7 +61,7 @@ pub struct Table<T> {
 /// So many lines that cannot be read are named.
 const MOST_NAMED: usize = 16;
 
-impl<R> Table<Vec<R>> {
+impl<R> XlTable<Vec<R>> {
     /// Reads the rows under a heading.
     ///
     /// # Errors
@@ -93,11 +93,11 @@ impl<R> Table<Vec<R>> {
     }
 
     /// The same as a map.
-    pub(crate) fn by_key<K: Ord, V>(self) -> Table<BTreeMap<K, V>>
+    pub(crate) fn by_key<K: Ord, V>(self) -> XlTable<BTreeMap<K, V>>
     where
         Vec<R>: IntoIterator<Item = (K, V)>,
     {
-        Table { rows: self.rows.into_iter().collect(), unread: self.unread }
+        XlTable { rows: self.rows.into_iter().collect(), unread: self.unread }
     }
 }
 

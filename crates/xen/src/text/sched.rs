@@ -1,6 +1,6 @@
 //! `xl sched-credit` and `xl sched-credit2`: the weight and the cap of each domain.
 
-use super::{Table, last_words, lines};
+use super::{XlTable, last_words, lines};
 use crate::error::Error;
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub struct Share {
 ///
 /// # Errors
 /// There is no heading, or no row fits it.
-pub fn parse(text: &str) -> Result<Table<BTreeMap<u32, Share>>, Error> {
+pub fn parse(text: &str) -> Result<XlTable<BTreeMap<u32, Share>>, Error> {
     // One heading for each CPU pool, after a line about it.
     let rows = lines(text).filter(|(_, line)| !line.starts_with("Cpupool "));
     let is_heading =
@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Result<Table<BTreeMap<u32, Share>>, Error> {
         return Err(Error::output(COMMAND, *number, line, "the heading Name, ID, Weight, Cap"));
     }
     let rows = rows.filter(|row| !is_heading(row));
-    Ok(Table::read(COMMAND, rows, "a domain's row under the heading", row)?.by_key())
+    Ok(XlTable::read(COMMAND, rows, "a domain's row under the heading", row)?.by_key())
 }
 
 fn row(line: &str) -> Option<(u32, Share)> {

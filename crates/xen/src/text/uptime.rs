@@ -1,6 +1,6 @@
 //! `xl uptime`: how long each domain runs.
 
-use super::{Table, last_words, lines};
+use super::{XlTable, last_words, lines};
 use crate::error::Error;
 use instep_core::units::Nanos;
 use std::collections::BTreeMap;
@@ -11,14 +11,14 @@ const COMMAND: &str = "xl uptime";
 ///
 /// # Errors
 /// The heading is another, or no row fits it.
-pub fn parse(text: &str) -> Result<Table<BTreeMap<u32, Nanos>>, Error> {
+pub fn parse(text: &str) -> Result<XlTable<BTreeMap<u32, Nanos>>, Error> {
     let mut lines = lines(text);
     let is_known = |line: &str| line.split_whitespace().eq(["Name", "ID", "Uptime"]);
     if !lines.next().is_some_and(|(_, line)| is_known(line)) {
         return Err(Error::output(COMMAND, 1, text, "the heading Name, ID, Uptime"));
     }
     let expected = "a domain and a time such as 1 day, 2:03:04";
-    Ok(Table::read(COMMAND, lines, expected, row)?.by_key())
+    Ok(XlTable::read(COMMAND, lines, expected, row)?.by_key())
 }
 
 fn row(line: &str) -> Option<(u32, Nanos)> {

@@ -1,7 +1,7 @@
 //! `xl vcpu-list`: one row a vCPU, with its CPU time (to a tenth of a second) and both affinities.
 
 use super::list::MOST_DOMAINS;
-use super::{Mask, Table, last_words, lines, seconds};
+use super::{Mask, XlTable, last_words, lines, seconds};
 use crate::error::Error;
 use instep_core::units::{CpuId, Nanos};
 
@@ -11,7 +11,7 @@ pub(crate) const MOST_VCPUS: u32 = 8192;
 
 /// A row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vcpu {
+pub struct VcpuRow {
     /// The domain.
     pub domain: u32,
     /// Its name.
@@ -32,17 +32,17 @@ pub struct Vcpu {
 ///
 /// # Errors
 /// The heading is another (Xen before 4.5 has no soft affinity), or no row fits it.
-pub fn parse(text: &str) -> Result<Table<Vec<Vcpu>>, Error> {
+pub fn parse(text: &str) -> Result<XlTable<Vec<VcpuRow>>, Error> {
     let mut lines = lines(text);
     let is_known =
         |line: &str| line.starts_with("Name") && line.ends_with("Affinity (Hard / Soft)");
     if !lines.next().is_some_and(|(_, line)| is_known(line.trim_end())) {
         return Err(Error::output(COMMAND, 1, text, "the heading Name ... Affinity (Hard / Soft)"));
     }
-    Table::read(COMMAND, lines, "a vCPU's row under the heading", row)
+    XlTable::read(COMMAND, lines, "a vCPU's row under the heading", row)
 }
 
-fn row(line: &str) -> Option<Vcpu> {
+fn row(line: &str) -> Option<VcpuRow> {
     let (rest, soft) = line.rsplit_once(" / ")?;
     let (name, [id, index, cpu, state, time, hard]) = last_words(rest)?;
     let cpu = match cpu {
@@ -52,7 +52,7 @@ fn row(line: &str) -> Option<Vcpu> {
     if state.len() != 3 {
         return None;
     }
-    Some(Vcpu {
+    Some(VcpuRow {
         domain: id.parse().ok().filter(|id| *id < MOST_DOMAINS)?,
         name: name.to_owned(),
         index: index.parse().ok().filter(|index| *index < MOST_VCPUS)?,

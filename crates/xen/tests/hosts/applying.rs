@@ -3,10 +3,10 @@
 
 use crate::made::{Made, Trouble, captured, changed};
 use instep_core::idset::{CpuSet, NodeSet};
-use instep_core::policy::{PolicyName, Settings, decide};
+use instep_core::policy::{PolicyName, PolicySettings, decide};
 use instep_core::snapshot::Snapshot;
-use instep_xen::apply::{Applied, Applier, Change, Holder, Journal};
-use instep_xen::{Scan, rates};
+use instep_xen::apply::{Applied, Applier, DomainChange, Holder, Journal};
+use instep_xen::{XenScan, rates};
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -15,17 +15,20 @@ const STATE: &str = "four-nodes/partial";
 /// This process.
 const OWN: Holder = Holder::Instance { pid: 7, start: 9 };
 
-fn snapshot(scan: &Scan, journal: Option<&Journal>) -> Snapshot {
+fn snapshot(scan: &XenScan, journal: Option<&Journal>) -> Snapshot {
     let topology = Arc::new(scan.topology().unwrap());
     let before = |key: &_| journal.map(|journal| journal.before(key, scan)).unwrap_or_default();
     rates::snapshot(&topology, None, scan, before)
 }
 
 /// Policy `none` with mending: what is mended, and nothing else.
-fn mending(scan: &Scan, journal: Option<&Journal>) -> Vec<Change> {
-    let settings =
-        Settings { policy: PolicyName::None, mend_conflicts: true, ..Settings::default() };
-    Change::of_decision(&decide(&snapshot(scan, journal), &settings), scan)
+fn mending(scan: &XenScan, journal: Option<&Journal>) -> Vec<DomainChange> {
+    let settings = PolicySettings {
+        policy: PolicyName::None,
+        mend_conflicts: true,
+        ..PolicySettings::default()
+    };
+    DomainChange::of_decision(&decide(&snapshot(scan, journal), &settings), scan)
 }
 
 fn applier<'a>(dir: &Path, made: &'a Made) -> Applier<&'a Made> {
@@ -74,8 +77,8 @@ fn block_journal(dir: &Path) {
 #[test]
 fn all_domains_are_put_back_where_the_journal_cannot_be_written() {
     let (dir, made, seen) = (dir(), Made::of(STATE), captured(STATE));
-    let settings = Settings { policy: PolicyName::Bind, ..Settings::default() };
-    let changes = Change::of_decision(&decide(&snapshot(&seen, None), &settings), &seen);
+    let settings = PolicySettings { policy: PolicyName::Bind, ..PolicySettings::default() };
+    let changes = DomainChange::of_decision(&decide(&snapshot(&seen, None), &settings), &seen);
     let outcomes = applier(dir.path(), &made).apply(&changes, &seen).unwrap();
     let set = outcomes.iter().filter(|applied| matches!(applied, Applied::Set)).count();
     assert!(set > 1, "{outcomes:?}");
@@ -125,7 +128,8 @@ fn node_affinity_that_someone_set_since_is_left_alone_after_a_change_of_vcpus() 
     made.scan.borrow_mut().domains[3].nodes = NodeSet::parse_list("3").unwrap();
     let now = made.scan.borrow().clone();
     let soft = Some(CpuSet::parse_list("4-5").unwrap());
-    let of_vcpus = Change { vcpus: [(0, (None, soft))].into(), nodes: None, ..changes[0].clone() };
+    let of_vcpus =
+        DomainChange { vcpus: [(0, (None, soft))].into(), nodes: None, ..changes[0].clone() };
     applier.apply(&[of_vcpus], &now).unwrap();
     let report = applier.restore(|_| true).unwrap();
     assert_eq!(report.left_alone.len(), 1, "{report:?}");
@@ -157,7 +161,7 @@ fn originals_of_a_suspended_domain_are_kept_until_it_runs_again() {
 fn domain_that_fails_half_way_gets_back_what_it_had() {
     let (dir, made) = (dir(), Made::of(STATE));
     let seen = captured(STATE);
-    let changes: Vec<Change> =
+    let changes: Vec<DomainChange> =
         mending(&seen, None).into_iter().filter(|change| change.domain.id == 3).collect();
     made.trouble.set(Trouble::NodesRefused);
     let mut applier = applier(dir.path(), &made);
@@ -183,7 +187,7 @@ fn soft_affinity_of_no_cpus_is_put_back_as_one_of_all() {
     let (dir, made) = (dir(), Made::from(seen.clone()));
     let key = seen.by_id(3).unwrap().key.clone();
     let was = seen.by_id(3).unwrap().vcpus[0].soft.clone();
-    let to = |soft: &CpuSet| Change {
+    let to = |soft: &CpuSet| DomainChange {
         domain: key.clone(),
         name: "four".to_owned(),
         vcpus: [(0, (None, Some(soft.clone())))].into(),

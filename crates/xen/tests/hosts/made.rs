@@ -5,7 +5,7 @@ use instep_core::units::NodeId;
 use instep_xen::apply::{Hands, Journal, pin_arguments};
 use instep_xen::scan::{Depth, scan};
 use instep_xen::text::Mask;
-use instep_xen::{Error, Scan, Source};
+use instep_xen::{Error, Source, XenScan};
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::path::PathBuf;
@@ -16,12 +16,15 @@ pub(crate) fn copy(state: &str) -> PathBuf {
 }
 
 /// All that is in it.
-pub(crate) fn captured(state: &str) -> Scan {
+pub(crate) fn captured(state: &str) -> XenScan {
     scan(&Source::Copy(copy(state)), Depth::Full).unwrap()
 }
 
 /// All that is in a copy of it whose files this changes, given their names and texts.
-pub(crate) fn changed(state: &str, change: impl Fn(&str, String) -> String) -> Result<Scan, Error> {
+pub(crate) fn changed(
+    state: &str,
+    change: impl Fn(&str, String) -> String,
+) -> Result<XenScan, Error> {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("xen")).unwrap();
     for entry in fs::read_dir(copy(state).join("xen")).unwrap().map(Result::unwrap) {
@@ -57,7 +60,7 @@ pub(crate) enum Trouble {
 
 /// A host that carries out the commands it gets, with a log of them.
 pub(crate) struct Made {
-    pub(crate) scan: RefCell<Scan>,
+    pub(crate) scan: RefCell<XenScan>,
     pub(crate) trouble: Cell<Trouble>,
     pub(crate) log: RefCell<Vec<String>>,
     /// The state directory whose journal must name a domain before it is changed.
@@ -69,7 +72,7 @@ impl Made {
         Self::from(captured(state))
     }
 
-    pub(crate) fn from(scan: Scan) -> Self {
+    pub(crate) fn from(scan: XenScan) -> Self {
         let (trouble, log) = (Cell::new(Trouble::None), RefCell::default());
         let recorded_in = RefCell::default();
         Self { scan: RefCell::new(scan), trouble, log, recorded_in }
@@ -100,7 +103,7 @@ impl Made {
 }
 
 impl Hands for &Made {
-    fn scan_domains(&self) -> Result<Scan, Error> {
+    fn scan_domains(&self) -> Result<XenScan, Error> {
         Ok(self.scan.borrow().clone())
     }
 

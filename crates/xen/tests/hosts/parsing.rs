@@ -3,7 +3,7 @@
 use crate::made::{self, captured, copy, node};
 use instep_core::conflict::find;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId};
-use instep_xen::scan::{Depth, Scan, scan};
+use instep_xen::scan::{Depth, XenScan, scan};
 use instep_xen::text::{Mask, config, cpupools, info, list, node_memory, sched, uptime, vcpu_list};
 use instep_xen::{DomainKey, Error, Source, rates};
 use std::fs;
@@ -123,7 +123,7 @@ fn domains_stay_inside_their_pool() {
 /// Taken for one of all CPUs, a domain would be given CPUs of other pools.
 #[test]
 fn domain_whose_pool_is_not_known_is_not_placed() {
-    let placed = |scan: &Scan| {
+    let placed = |scan: &XenScan| {
         let snapshot = snapshot(scan);
         let why = |id| snapshot.opaque.iter().find(|vm| vm.id.0 == id).map(|vm| vm.why.clone());
         (snapshot.vms.len(), why(1), why(0))
@@ -379,12 +379,12 @@ fn every_captured_state_is_read_without_warnings() {
     assert!(seen >= 3, "{seen}");
 }
 
-fn snapshot(scan: &Scan) -> instep_core::snapshot::Snapshot {
+fn snapshot(scan: &XenScan) -> instep_core::snapshot::Snapshot {
     rates::snapshot(&Arc::new(scan.topology().unwrap()), None, scan, |_| Default::default())
 }
 
 /// The six domains with one output changed.
-fn changed(file: &str, change: impl Fn(String) -> String) -> Result<Scan, Error> {
+fn changed(file: &str, change: impl Fn(String) -> String) -> Result<XenScan, Error> {
     let change = |name: &str, text| if name == file { change(text) } else { text };
     made::changed("two-nodes/six-domains", change)
 }

@@ -4,7 +4,7 @@ use crate::args::DemoArgs;
 use crate::lab::built_load;
 use crate::{Outcome, writable};
 use instep_cli::programs;
-use instep_lab::demo::{DemoOptions, Verdict, run};
+use instep_lab::demo::{DemoOptions, DemoResult, run};
 
 /// Why the last act is left out of a program that was built without it.
 const NO_SCHEDULER: &str = "this instep was built without the kernel scheduler; `cargo xtask bpf-clang` \
@@ -18,7 +18,7 @@ pub(crate) fn command(args: DemoArgs) -> anyhow::Result<Outcome> {
     let lacks_scheduler = (!cfg!(feature = "kernel")).then(|| NO_SCHEDULER.to_owned());
     let options = DemoOptions { instep, laboratory, kernel, modules, html, load, lacks_scheduler };
     Ok(match run(&options)? {
-        Verdict::Shown => Outcome::Fine,
-        Verdict::Failed | Verdict::Interrupted => Outcome::Finding,
+        DemoResult::Shown => Outcome::Fine,
+        DemoResult::Failed | DemoResult::Interrupted => Outcome::Finding,
     })
 }

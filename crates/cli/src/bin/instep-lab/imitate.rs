@@ -12,7 +12,7 @@ use instep_core::profile::behaviour::Behaviour;
 use instep_core::units::Milli;
 use instep_core::wording::printable;
 use instep_sim::scenario::Scenario;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use std::io;
 
 /// Trials; each scales what the one before was off by.
@@ -58,7 +58,7 @@ fn neighbours(share: f64) -> u32 {
 fn tried(program: &Behaviour, threads: u32) -> Option<Imitation> {
     let text = text("a trial", program, threads, 0);
     let scenario = Scenario::parse(&text).ok()?;
-    let plan = Plan::new(&scenario, &|_| Err("a trial reads no file".to_owned())).ok()?;
+    let plan = SimulationPlan::new(&scenario, &|_| Err("a trial reads no file".to_owned())).ok()?;
     let report = plan.report()?;
     let vm = report.vms.first()?;
     Some(Imitation {

@@ -5,10 +5,10 @@ use crate::bench::agree::Agreement as AgreementJson;
 use crate::lab::{LabDoctorJson, LabListJson};
 use crate::sim::{CheckedJson, SwarmJson, SweepJson};
 use crate::{Outcome, Stamped, print_json};
-use instep_bench::report::Report as BenchJson;
+use instep_bench::report::BenchReport as BenchJson;
 use instep_cli::schemas::Schemas;
-use instep_lab::scenario::report::Report as LabJson;
-use instep_sim::report::Report as SimulationJson;
+use instep_lab::scenario::report::LabReport as LabJson;
+use instep_sim::report::SimulationReport as SimulationJson;
 use instep_sim::reproduce::Reproduced;
 
 /// Prints the schemas.

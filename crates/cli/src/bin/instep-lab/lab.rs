@@ -12,8 +12,8 @@ use indicatif::ProgressBar;
 use instep_cli::programs;
 use instep_lab::cache::Cache;
 use instep_lab::scenario::Scenario;
-use instep_lab::scenario::report::Report;
-use instep_lab::scenario::run::{Options, run};
+use instep_lab::scenario::report::LabReport;
+use instep_lab::scenario::run::{LabOptions, run};
 use instep_lab::{Error, Stop, doctor, page};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -47,11 +47,11 @@ fn anchor() -> anyhow::Result<Outcome> {
 }
 
 /// What the options of every emulated host ask for.
-pub(crate) fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Result<Options> {
+pub(crate) fn options(args: &LabHostArgs, keep: Option<PathBuf>) -> anyhow::Result<LabOptions> {
     let (instep, laboratory) = (programs::find_instep()?, programs::own_path()?);
     let load = args.load.clone().or_else(|| built_load(&laboratory));
     let (kernel, modules) = (args.kernel.clone(), args.modules.clone());
-    Ok(Options { kernel, modules, load, instep, laboratory, keep })
+    Ok(LabOptions { kernel, modules, load, instep, laboratory, keep })
 }
 
 /// The static `instep-load` beside this program, or where `cargo xtask load` puts it.
@@ -131,7 +131,7 @@ fn plain(text: &str) -> String {
 }
 
 /// A report for people.
-fn drawn(report: &Report, width: usize) -> String {
+fn drawn(report: &LabReport, width: usize) -> String {
     let seconds = &report.seconds;
     let mut text = folded(&format!("{}: {}", report.scenario, report.about), width);
     text.push_str(&folded(
@@ -220,7 +220,7 @@ pub(crate) struct LabDoctorJson<'a> {
     schema: &'static str,
     /// Whether the lab can run.
     fine: bool,
-    findings: &'a [doctor::Finding],
+    findings: &'a [doctor::DoctorFinding],
 }
 
 fn list(args: &LabListArgs) -> anyhow::Result<Outcome> {
@@ -375,7 +375,7 @@ impl Drop for Progress {
 mod tests {
     use super::*;
     use instep_lab::host::machine::Clock;
-    use instep_lab::scenario::evidence::Observation;
+    use instep_lab::scenario::evidence::LabObservation;
     use instep_lab::scenario::report::Seconds;
 
     #[test]
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn a_report_cannot_steer_the_terminal() {
         let nasty = || "a\x1b]0;b\x07\x1b[2J\nc".to_owned();
-        let report = Report {
+        let report = LabReport {
             schema: "instep.lab/1",
             scenario: "x".to_owned(),
             about: nasty(),
@@ -405,7 +405,7 @@ mod tests {
             earlier: Vec::new(),
             seconds: Seconds::default(),
             steps: Vec::new(),
-            observations: [(nasty(), Observation::default())].into(),
+            observations: [(nasty(), LabObservation::default())].into(),
             samples: Vec::new(),
             loads: [].into(),
             checks: Vec::new(),

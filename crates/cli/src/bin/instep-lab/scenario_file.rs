@@ -5,7 +5,7 @@
 
 use instep_lab::scenario::Scenario as LabScenario;
 use instep_sim::scenario::{Overrides, Scenario as SimScenario};
-use instep_trace::{Kind, START};
+use instep_trace::{START, TraceFormat};
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ fn other_reader(file: &Path, reader: Reader) -> Option<String> {
 fn is_trace(file: &Path) -> bool {
     let mut start = Vec::new();
     let read = File::open(file).and_then(|file| file.take(START).read_to_end(&mut start));
-    read.is_ok() && Kind::of(&start).is_some()
+    read.is_ok() && TraceFormat::of(&start).is_some()
 }
 
 /// Where scenarios with a name like this one are.

@@ -3,7 +3,7 @@
 //! A cell is a last-level cache, or a whole node where the caches are not known. Inside a cell the
 //! kernel is taken to run each vCPU that is active on the fastest free thread.
 
-use super::super::Settings;
+use super::super::PolicySettings;
 use crate::idset::{CpuSet, NodeSet};
 use crate::score::SHARED;
 use crate::snapshot::{Snapshot, Vm};
@@ -65,7 +65,7 @@ pub(super) struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot, settings: &Settings) -> Self {
+    pub(super) fn new(snapshot: &'a Snapshot, settings: &PolicySettings) -> Self {
         let topology = snapshot.topology.as_ref();
         let (mut places, mut cells) = (Vec::new(), Vec::new());
         for node in topology.nodes() {

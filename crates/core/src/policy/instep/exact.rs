@@ -4,16 +4,16 @@ use super::cells::{Host, Spot};
 use super::plan::Plan;
 use super::spots::Spots;
 use super::{search, unit, with_plan};
-use crate::policy::Settings;
+use crate::policy::PolicySettings;
 use crate::snapshot::Snapshot;
 
 /// What the plan found for a host on which nothing is in force loses, and what the best does, in millionths
 /// of a CPU; `None` on a host with more than `most` plans.
 pub(in super::super) fn against_exact(snapshot: &Snapshot, most: usize) -> Option<(i64, i64)> {
     let units = |host: &Host, spots: &mut Spots, index: usize| {
-        unit::units_of(host, spots, index, &Settings::default(), false)
+        unit::units_of(host, spots, index, &PolicySettings::default(), false)
     };
-    with_plan(snapshot, &Settings::default(), units, |mut plan, _| {
+    with_plan(snapshot, &PolicySettings::default(), units, |mut plan, _| {
         let options = plan.units.iter().map(|unit| unit.options.concat()).collect::<Vec<_>>();
         let plans = options.iter().try_fold(1usize, |all, own| all.checked_mul(own.len()))?;
         if plans > most {

@@ -20,7 +20,7 @@ mod spots;
 mod unit;
 mod wishes;
 
-use super::Settings;
+use super::PolicySettings;
 use super::wish::Wish;
 use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
@@ -40,7 +40,7 @@ const ROUNDS: usize = 8;
 /// the conflict for which a VM's initial affinity is to be widened.
 pub(super) fn decide(
     snapshot: &Snapshot,
-    settings: &Settings,
+    settings: &PolicySettings,
     mend: &[Option<ConflictKind>],
 ) -> Vec<Wish> {
     let units = |host: &Host, spots: &mut Spots, index: usize| {
@@ -90,10 +90,10 @@ fn find_lasting_plan(plan: &mut Plan, cores: &Cores) -> Given {
 pub(super) fn advise(snapshot: &Snapshot) -> Result<(NodeSet, CpuSet, Reason), Reason> {
     let new = snapshot.vms.len().saturating_sub(1);
     let units = |host: &Host, spots: &mut Spots, index: usize| match index == new {
-        true => unit::units_of(host, spots, index, &Settings::default(), false),
+        true => unit::units_of(host, spots, index, &PolicySettings::default(), false),
         false => Err(Reason::PolicyNone),
     };
-    with_plan(snapshot, &Settings::default(), units, |mut plan, mut refused| {
+    with_plan(snapshot, &PolicySettings::default(), units, |mut plan, mut refused| {
         refused.pop().flatten().map_or(Ok(()), Err)?;
         search::search(&mut plan);
         let area = plan.area(0);
@@ -107,7 +107,7 @@ pub(super) fn advise(snapshot: &Snapshot) -> Result<(NodeSet, CpuSet, Reason), R
 /// Calls `with` with a plan in which nothing is placed, and with why VMs have no units.
 fn with_plan<T>(
     snapshot: &Snapshot,
-    settings: &Settings,
+    settings: &PolicySettings,
     units_of: impl Fn(&Host, &mut Spots, usize) -> Result<Vec<Unit>, Reason>,
     with: impl FnOnce(Plan, Vec<Option<Reason>>) -> T,
 ) -> T {

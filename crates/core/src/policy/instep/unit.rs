@@ -1,7 +1,7 @@
 //! What is placed as one piece: a VM, or one NUMA node of a guest too large for a host node.
 //! Decides which VMs are left alone, and which spots a piece has to choose from.
 
-use super::super::Settings;
+use super::super::PolicySettings;
 use super::super::wish::{memory_may_move, permitted, pinned_by_hand};
 use super::cells::{Host, Load, Spot};
 use super::spots::{Options, Spots};
@@ -111,7 +111,7 @@ pub(super) fn units_of(
     host: &Host,
     spots: &mut Spots,
     index: usize,
-    settings: &Settings,
+    settings: &PolicySettings,
     mend: bool,
 ) -> Result<Vec<Unit>, Reason> {
     let vm = &host.snapshot.vms[index];

@@ -68,7 +68,7 @@ impl Damon {
     /// # Errors
     /// The kernel has no DAMON for processes; this user may not use it; somebody else does; the process is
     /// gone. Then nothing of it stays.
-    pub fn watch(&self, pid: u32, pid_start: u64) -> Result<Watch, Error> {
+    pub fn watch(&self, pid: u32, pid_start: u64) -> Result<HeatMonitor, Error> {
         // One of this run that could not be removed.
         undo(&self.root, &self.state)?;
         let files = Files::of(&self.root);
@@ -86,7 +86,7 @@ impl Damon {
         }
         Record::of(pid)?.write(&self.state)?;
         // From here on dropping it removes whatever there is.
-        let watch = Watch { files, root: self.root.clone(), state: self.state.clone() };
+        let watch = HeatMonitor { files, root: self.root.clone(), state: self.state.clone() };
         watch.files.set_up(pid)?;
         if thread::key_of(&self.root, pid, Tid(pid))?.pid_start != pid_start {
             return Err(Error::system(
@@ -100,13 +100,13 @@ impl Damon {
 
 /// A process that is watched, until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct HeatMonitor {
     files: Files,
     root: Root,
     state: StateDir,
 }
 
-impl Watch {
+impl HeatMonitor {
     /// The regions with their accesses, ascending. It waits for the end of an aggregation, two seconds at most.
     ///
     /// # Errors
@@ -135,7 +135,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for HeatMonitor {
     fn drop(&mut self) {
         // If it cannot be removed, the record stays: the next watch, the end of the run and `instep restore` try
         // again, and tell.

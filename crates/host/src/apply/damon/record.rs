@@ -4,7 +4,7 @@
 //! seconds. The monitors are gone with a boot, so the file need not survive one.
 
 use super::Files;
-use crate::apply::instance::{Instance, Life, boot_id};
+use crate::apply::instance::{Instance, InstanceLife, boot_id};
 use crate::apply::journal::Holder;
 use crate::apply::state::StateDir;
 use crate::error::Error;
@@ -102,7 +102,7 @@ fn path_in(state: &StateDir) -> PathBuf {
 ///
 /// # Errors
 /// The record cannot be read or is damaged.
-pub fn is_recorded(state: &StateDir) -> Result<Option<(Holder, Life)>, Error> {
+pub fn is_recorded(state: &StateDir) -> Result<Option<(Holder, InstanceLife)>, Error> {
     let Some(Record { holder, .. }) = Record::load(state)? else { return Ok(None) };
     let life = holder.life()?;
     Ok(Some((Holder::Instance { pid: holder.pid, start: holder.start }, life)))

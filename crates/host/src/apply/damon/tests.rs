@@ -2,7 +2,7 @@
 //! (scenarios/lab/hot-first.toml).
 
 use super::*;
-use crate::apply::instance::Life;
+use crate::apply::instance::InstanceLife;
 use crate::apply::testing::Sleeper;
 use std::fs;
 
@@ -85,7 +85,7 @@ fn only_the_monitor_that_was_recorded_is_removed() {
         Record::of(4711).unwrap().write(&damon.state).unwrap();
         assert_eq!(
             is_recorded(&damon.state).unwrap(),
-            Some((crate::apply::journal::this_instance().unwrap(), Life::Runs))
+            Some((crate::apply::journal::this_instance().unwrap(), InstanceLife::Runs))
         );
         let undone = undo(&damon.root, &damon.state).unwrap().unwrap();
         assert_eq!(undo(&damon.root, &damon.state).unwrap(), None, "twice does nothing more");
@@ -126,7 +126,7 @@ fn regions_of_the_kernel_are_read_with_their_accesses() {
     files.extend([("nr_kdamonds", "1\n"), ("0/state", "on\n")]);
     let (dir, damon) = host(&files);
     let Damon { root, state } = damon;
-    let watch = Watch { files: Files::of(&root), root, state };
+    let watch = HeatMonitor { files: Files::of(&root), root, state };
     let shown: Vec<_> =
         watch.regions().unwrap().iter().map(|r| (r.start, r.end, r.accesses)).collect();
     assert_eq!(shown, [(0, 4096, 0), (8192, 12288, 20)]);

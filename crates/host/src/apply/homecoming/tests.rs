@@ -158,7 +158,7 @@ fn every_page_comes_home_and_is_counted_by_cause() {
     let mut coming = pages.homecoming();
     assert_eq!(coming.remote(), Bytes(1600 * 4096));
     let step = coming.step(&mut pages, &mut rooms(10_000), LARGE).unwrap();
-    assert_eq!(step.stop, Stop::Finished);
+    assert_eq!(step.stop, MoveStop::Finished);
     let of = |cause| step.tally.of(cause).0 / 4096;
     let causes = [Cause::AlreadyHome, Cause::Busy, Cause::Shared, Cause::Stuck, Cause::Moved];
     assert_eq!(causes.map(of), [400, 4, 4, 8, 1584]);
@@ -197,7 +197,7 @@ fn a_step_keeps_its_budget_of_bytes_to_the_block_and_the_next_goes_on() {
     assert!(coming.is_finished());
     assert_eq!(coming.total().of(Cause::Moved), Bytes(5 * 1024 * 4096));
     assert!(pages.largest_call as u64 <= 2 * BLOCK / 4096);
-    assert_eq!(coming.step(&mut pages, &mut rooms(1), LARGE).unwrap().stop, Stop::Finished);
+    assert_eq!(coming.step(&mut pages, &mut rooms(1), LARGE).unwrap().stop, MoveStop::Finished);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_step_keeps_its_budget_of_time() {
     let budget = Budget { bytes: Bytes(u64::MAX), time: Duration::from_millis(20) };
     let step = coming.step(&mut pages, &mut rooms(10_000), budget).unwrap();
     // Query, move, query: 12 ms a batch, too long for a larger one.
-    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::Time, Bytes(2 * BLOCK)));
+    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (MoveStop::Time, Bytes(2 * BLOCK)));
 }
 
 #[test]
@@ -229,10 +229,10 @@ fn a_full_home_stops_the_step_where_it_can_go_on_later() {
     let mut pages = Simulated::new((0..1000).map(|_| (0, Fate::Moves)));
     let mut coming = pages.homecoming();
     let step = coming.step(&mut pages, &mut rooms(300), LARGE).unwrap();
-    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::NoRoom, Bytes(300 * 4096)));
+    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (MoveStop::NoRoom, Bytes(300 * 4096)));
     assert!(!coming.is_finished());
     let step = coming.step(&mut pages, &mut rooms(900), LARGE).unwrap();
-    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::Finished, Bytes(700 * 4096)));
+    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (MoveStop::Finished, Bytes(700 * 4096)));
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_node_that_is_fuller_than_it_said_is_counted_and_not_tried_again() {
     pages.capacity[1] = 100;
     let mut coming = pages.homecoming();
     let step = coming.step(&mut pages, &mut rooms(10_000), LARGE).unwrap();
-    assert_eq!(step.stop, Stop::NoRoom);
+    assert_eq!(step.stop, MoveStop::NoRoom);
     assert_eq!(step.tally.of(Cause::Moved), Bytes(100 * 4096));
     assert_eq!(step.tally.of(Cause::NoMemory), Bytes(BLOCK - 100 * 4096));
 }
@@ -255,7 +255,7 @@ fn the_home_node_with_most_room_is_filled_first() {
     let mut rooms = rooms(100);
     rooms.push(Room { node: NodeId(2), free: Bytes(200 * 4096), huge: BTreeMap::new() });
     let step = coming.step(&mut pages, &mut rooms, LARGE).unwrap();
-    assert_eq!(step.stop, Stop::Finished);
+    assert_eq!(step.stop, MoveStop::Finished);
     assert_eq!((pages.on(1), pages.on(2)), (100, 200));
 }
 
@@ -267,7 +267,7 @@ fn memory_on_nodes_that_are_left_alone_stays() {
     let mut coming = Homecoming::leaving(&left, 7, home, vec![pages.range(4096)]);
     assert_eq!(coming.remote(), Bytes(100 * 4096));
     let step = coming.step(&mut pages, &mut rooms(10_000), LARGE).unwrap();
-    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::Finished, Bytes(100 * 4096)));
+    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (MoveStop::Finished, Bytes(100 * 4096)));
     assert_eq!((pages.on(0), pages.on(1), pages.on(2)), (0, 200, 100));
 }
 
@@ -333,7 +333,7 @@ fn huge_pages_step_by_their_size_into_their_own_room() {
     let step = coming.step(&mut pages, &mut rooms, budget).unwrap();
     assert_eq!(step.tally.of(Cause::Moved), Bytes(HUGE), "one huge page even on a small budget");
     let step = coming.step(&mut pages, &mut rooms, LARGE).unwrap();
-    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::NoRoom, Bytes(4 * HUGE)));
+    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (MoveStop::NoRoom, Bytes(4 * HUGE)));
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn a_real_process_on_its_own_node_is_found_all_at_home() {
     let mut rooms = room::read(&root, &nodes, None).unwrap();
     let mut pages = KernelPages::of(key.pid, key.pid_start).unwrap();
     let step = coming.step(&mut pages, &mut rooms, LARGE).unwrap();
-    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (Stop::Finished, Bytes(0)));
+    assert_eq!((step.stop, step.tally.of(Cause::Moved)), (MoveStop::Finished, Bytes(0)));
     assert!(step.tally.of(Cause::AlreadyHome).0 > 0);
 }
 
@@ -418,10 +418,10 @@ proptest! {
             prop_assert!(step.tally.of(Cause::Moved).0 < budget.bytes.0 + BLOCK);
             moved += step.tally.of(Cause::Moved).0 / 4096;
             match step.stop {
-                Stop::Finished => break,
-                Stop::NoRoom => rooms[0].free = Bytes(100 * 4096),
-                Stop::Bytes => {}
-                Stop::Time => prop_assert!(false, "no time passes"),
+                MoveStop::Finished => break,
+                MoveStop::NoRoom => rooms[0].free = Bytes(100 * 4096),
+                MoveStop::Bytes => {}
+                MoveStop::Time => prop_assert!(false, "no time passes"),
             }
         }
         prop_assert!(moved as usize <= remote_before);

@@ -23,7 +23,7 @@ pub(crate) use reduced::{process_of, reduced};
 
 use super::facts::Manager;
 use super::files::Reader;
-use super::guest::{Guest, readable};
+use super::guest::{GuestArguments, readable};
 use crate::root::Root;
 use std::fmt;
 use std::fs::Metadata;
@@ -95,7 +95,7 @@ fn settings(said: Vec<(String, String)>, origin: Origin) -> Vec<Setting> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Process<'a> {
     pub(super) pid: u32,
-    pub(super) guest: &'a Guest,
+    pub(super) guest: &'a GuestArguments,
     pub(super) manager: Option<Manager>,
     pub(super) root: &'a Root,
 }
@@ -145,7 +145,7 @@ enum Unread {
 
 impl State {
     /// What the definition says now. Where no file changed, it costs a look at each.
-    pub(super) fn look(
+    pub(super) fn refresh_definition(
         &mut self,
         process: &Process<'_>,
         (reader, aside): (&mut Reader, &mut Aside),

@@ -36,7 +36,7 @@ impl Copy {
     }
 
     /// What the definition of this VM says, each setting as `key=value`, and what is wrong with it.
-    fn said(&mut self, name: &str) -> (Vec<String>, Vec<String>) {
+    fn settings_and_problems(&mut self, name: &str) -> (Vec<String>, Vec<String>) {
         let scan = self.scan();
         let vm = scan.vms.iter().find(|vm| vm.name == name).unwrap();
         let Definition { settings, problems, .. } = vm.definition.clone();
@@ -67,15 +67,15 @@ const STATUS: &str = "run/libvirt/qemu/web.xml";
 #[test]
 fn metadata_of_the_running_domain_is_read_and_its_change_is_noticed() {
     let mut copy = Copy::new();
-    assert_eq!(copy.said("web"), (vec![], vec![]), "no file");
+    assert_eq!(copy.settings_and_problems("web"), (vec![], vec![]), "no file");
     let status = copy.status();
     copy.write(STATUS, &status);
-    assert_eq!(copy.said("web").0, ["cosched=relaxed", "weight=200"]);
+    assert_eq!(copy.settings_and_problems("web").0, ["cosched=relaxed", "weight=200"]);
     // The same length within the same second, as by a file system that keeps seconds.
     copy.write(STATUS, &status.replace("weight=\"200\"", "weight=\"300\""));
-    assert_eq!(copy.said("web").0, ["cosched=relaxed", "weight=300"]);
+    assert_eq!(copy.settings_and_problems("web").0, ["cosched=relaxed", "weight=300"]);
     fs::remove_file(copy.dir.path().join(STATUS)).unwrap();
-    assert_eq!(copy.said("web"), (vec![], vec![]));
+    assert_eq!(copy.settings_and_problems("web"), (vec![], vec![]));
 }
 
 #[test]
@@ -87,20 +87,21 @@ fn unchanged_file_is_not_read_again() {
     let old = SystemTime::now() - Duration::from_secs(60);
     let age = |path: &Path| fs::File::options().write(true).open(path).unwrap().set_modified(old);
     age(&path).unwrap();
-    assert_eq!(copy.said("web").0.len(), 2);
+    assert_eq!(copy.settings_and_problems("web").0.len(), 2);
     let vm = copy.scan().vms.into_iter().find(|vm| vm.name == "web").unwrap();
-    let guest = Guest { name: Some("web".to_owned()), uuid: vm.uuid, ..Guest::default() };
+    let guest =
+        GuestArguments { name: Some("web".to_owned()), uuid: vm.uuid, ..GuestArguments::default() };
     let root = Root::at(copy.dir.path());
     let manager = Some(Manager::Libvirt);
     let process = Process { pid: vm.pid, guest: &guest, manager, root: &root };
     let (mut state, mut reader) = (State::default(), Reader::new(&root));
     let mut aside = Aside::default();
-    assert_eq!(state.look(&process, (&mut reader, &mut aside)).settings.len(), 2);
+    assert_eq!(state.refresh_definition(&process, (&mut reader, &mut aside)).settings.len(), 2);
     // Whatever is known stays as long as the file does not change.
     state.known = Definition::default();
-    assert_eq!(state.look(&process, (&mut reader, &mut aside)).settings.len(), 0);
+    assert_eq!(state.refresh_definition(&process, (&mut reader, &mut aside)).settings.len(), 0);
     fs::write(&path, &status).unwrap();
-    assert_eq!(state.look(&process, (&mut reader, &mut aside)).settings.len(), 2);
+    assert_eq!(state.refresh_definition(&process, (&mut reader, &mut aside)).settings.len(), 2);
 }
 
 #[test]
@@ -112,15 +113,18 @@ fn file_of_another_process_or_another_domain_says_nothing() {
         STATUS,
         &status.replace("domstatus state='running' reason='booted' pid='", "domstatus pid='1"),
     );
-    assert_eq!(copy.said("web"), (vec![], vec![]));
+    assert_eq!(copy.settings_and_problems("web"), (vec![], vec![]));
     copy.write(STATUS, &status.replace("</uuid>", "0</uuid>"));
-    assert_eq!(copy.said("web"), (vec![], vec![]));
+    assert_eq!(copy.settings_and_problems("web"), (vec![], vec![]));
     copy.write(&format!("etc/pve/qemu-server/{number}.conf"), DB);
-    assert_eq!(copy.said("db"), (vec![], vec![]), "no process is named");
+    assert_eq!(copy.settings_and_problems("db"), (vec![], vec![]), "no process is named");
     copy.write(&format!("run/qemu-server/{number}.pid"), "1\n");
-    assert_eq!(copy.said("db"), (vec![], vec![]));
+    assert_eq!(copy.settings_and_problems("db"), (vec![], vec![]));
     copy.write(&format!("run/qemu-server/{number}.pid"), &format!("{number}\n"));
-    assert_eq!(copy.said("db").0, ["cosched=relaxed", "weight=200", "period=4.5ms"]);
+    assert_eq!(
+        copy.settings_and_problems("db").0,
+        ["cosched=relaxed", "weight=200", "period=4.5ms"]
+    );
 }
 
 #[test]
@@ -128,20 +132,20 @@ fn file_that_is_damaged_later_changes_nothing_and_is_told() {
     let mut copy = Copy::new();
     let status = copy.status();
     copy.write(STATUS, &status);
-    assert_eq!(copy.said("web").0.len(), 2);
+    assert_eq!(copy.settings_and_problems("web").0.len(), 2);
     copy.write(STATUS, &status[..status.len() / 2]);
-    let (settings, problems) = copy.said("web");
+    let (settings, problems) = copy.settings_and_problems("web");
     assert_eq!((settings.len(), problems.len()), (2, 1));
     assert!(problems[0].contains("web.xml: it is no whole XML"), "{problems:?}");
     copy.write(STATUS, &" ".repeat(1 + (1 << 20)));
-    let (settings, problems) = copy.said("web");
+    let (settings, problems) = copy.settings_and_problems("web");
     assert!(settings.len() == 2 && problems[0].ends_with("larger than 1MiB"), "{problems:?}");
     fs::remove_file(copy.dir.path().join(STATUS)).unwrap();
     fs::create_dir(copy.dir.path().join(STATUS)).unwrap();
-    assert!(copy.said("web").1[0].contains("regular file"));
+    assert!(copy.settings_and_problems("web").1[0].contains("regular file"));
     fs::remove_dir(copy.dir.path().join(STATUS)).unwrap();
     copy.write(STATUS, &status);
-    assert_eq!(copy.said("web").1, [""; 0]);
+    assert_eq!(copy.settings_and_problems("web").1, [""; 0]);
 }
 
 #[test]
@@ -151,7 +155,7 @@ fn link_that_leaves_the_copy_is_not_followed() {
     let outside = tempfile::NamedTempFile::new().unwrap();
     fs::write(outside.path(), status).unwrap();
     std::os::unix::fs::symlink(outside.path(), copy.dir.path().join(STATUS)).unwrap();
-    assert_eq!(copy.said("web").0, [""; 0]);
+    assert_eq!(copy.settings_and_problems("web").0, [""; 0]);
 }
 
 #[test]
@@ -160,9 +164,9 @@ fn definitions_are_not_read_where_they_count_for_nothing() {
     let status = copy.status();
     copy.write(STATUS, &status);
     copy.scanner.read_definitions(false);
-    assert_eq!(copy.said("web"), (vec![], vec![]));
+    assert_eq!(copy.settings_and_problems("web"), (vec![], vec![]));
     copy.scanner.read_definitions(true);
-    assert_eq!(copy.said("web").0.len(), 2);
+    assert_eq!(copy.settings_and_problems("web").0.len(), 2);
 }
 
 #[test]
@@ -231,16 +235,20 @@ fn kept_text_is_short_and_printable() {
 
 #[test]
 fn machine_is_looked_at_without_leaving_folders() {
-    let guest = |name: &str| Guest { name: Some(name.to_owned()), ..Guest::default() };
+    let guest =
+        |name: &str| GuestArguments { name: Some(name.to_owned()), ..GuestArguments::default() };
     let root = Root::at("/copy");
-    let file = |guest: &Guest, manager| {
+    let file = |guest: &GuestArguments, manager| {
         let process = Process { pid: 1, guest, manager, root: &root };
         Files::of(&process).map(|files| files.all().last().map(|path| path.to_path_buf()).unwrap())
     };
     let status = file(&guest("a b"), Some(Manager::Libvirt));
     assert_eq!(status.unwrap(), Path::new("/copy/run/libvirt/qemu/a b.xml"));
     assert_eq!(file(&guest("../../../tmp/a"), Some(Manager::Libvirt)), None);
-    let config = file(&Guest { number: Some(104), ..Guest::default() }, Some(Manager::Proxmox));
+    let config = file(
+        &GuestArguments { number: Some(104), ..GuestArguments::default() },
+        Some(Manager::Proxmox),
+    );
     assert_eq!(config.unwrap(), Path::new("/copy/etc/pve/qemu-server/104.conf"));
     assert!(
         file(&guest("a"), Some(Manager::Proxmox)).is_none() && file(&guest("a"), None).is_none()

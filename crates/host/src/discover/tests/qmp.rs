@@ -75,7 +75,7 @@ fn monitors_that_do_not_answer_take_a_bounded_part_of_a_scan_in_turn() {
             qmp_tries: &mut tries,
             young: false,
         };
-        monitor.look(&mut means, &mut reader);
+        monitor.identify_vcpus(&mut means, &mut reader);
     }
     // Each greeting is waited for for 200 ms.
     assert!((1..=2).contains(&tries), "{tries}");

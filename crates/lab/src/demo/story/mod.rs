@@ -8,13 +8,13 @@ mod sketch;
 mod speed;
 mod teller;
 
-use super::{DemoOptions, Verdict};
+use super::{DemoOptions, DemoResult};
 use crate::cache::Cache;
 use crate::error::Error;
 use crate::page::{self, Act, Words};
 use crate::scenario::Scenario;
-use crate::scenario::report::Report;
-use crate::scenario::run::{self, Options};
+use crate::scenario::report::LabReport;
+use crate::scenario::run::{self, LabOptions};
 use crate::stop::Stop;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -56,20 +56,20 @@ const MOMENTS: [(&str, &str, &str); 4] = [
 ];
 
 /// Runs it.
-pub(super) fn run(options: &DemoOptions, stop: &Stop) -> anyhow::Result<Verdict> {
+pub(super) fn run(options: &DemoOptions, stop: &Stop) -> anyhow::Result<DemoResult> {
     let scenario = Scenario::parse(SCENARIO, "demo")
         .map_err(|what| Error::Scenario { path: "scenarios/lab/demo.toml".into(), what })?;
     let page = match &options.html {
         Some(path) => path.clone(),
         None => Cache::open()?.path("demo.html"),
     };
-    let with = Options {
+    let with = LabOptions {
         kernel: options.kernel.clone(),
         modules: options.modules.clone(),
         instep: options.instep.clone(),
         laboratory: options.laboratory.clone(),
         load: options.load.clone(),
-        ..Options::default()
+        ..LabOptions::default()
     };
     let mut teller = Teller::new(&scenario, stop.clone());
     teller.opening();
@@ -109,8 +109,8 @@ pub(super) fn run(options: &DemoOptions, stop: &Stop) -> anyhow::Result<Verdict>
     Ok(verdict(&report))
 }
 
-fn verdict(report: &Report) -> Verdict {
-    if report.held { Verdict::Shown } else { Verdict::Failed }
+fn verdict(report: &LabReport) -> DemoResult {
+    if report.held { DemoResult::Shown } else { DemoResult::Failed }
 }
 
 /// Writes the page; its absolute path, where that can be told.

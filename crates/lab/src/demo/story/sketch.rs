@@ -9,9 +9,9 @@
 //! memory: none                           memory: alpha 86, beta 86 MiB
 //! ```
 
-use crate::host::machine::Machine;
+use crate::host::machine::HostMachine;
 use crate::page::{Look, Phase, Speeds};
-use crate::scenario::evidence::{GuestSeen, Observation};
+use crate::scenario::evidence::{GuestSeen, LabObservation};
 use instep_core::idset::NodeSet;
 use instep_core::units::NodeId;
 use instep_report::table::{Side, Spacing, aligned};
@@ -25,7 +25,7 @@ const SPEED_BAR: usize = 20;
 const FASTEST: f64 = 1.25;
 
 /// The host with the vCPUs where they ran last, and memory by node.
-pub(super) fn host(host: &Machine, seen: &Observation) -> String {
+pub(super) fn host(host: &HostMachine, seen: &LabObservation) -> String {
     let threads = host.threads.max(1);
     let cores = host.cpus() / threads;
     let column = WIDTH / cores.max(1) as usize;
@@ -43,7 +43,7 @@ pub(super) fn host(host: &Machine, seen: &Observation) -> String {
 }
 
 /// A CPU and the vCPUs that were there last.
-fn cpu(cpu: u32, seen: &Observation) -> String {
+fn cpu(cpu: u32, seen: &LabObservation) -> String {
     let mut there = String::new();
     for guest in &seen.guests {
         for vcpu in guest.vcpus().filter(|vcpu| vcpu.cpu == cpu) {
@@ -53,7 +53,7 @@ fn cpu(cpu: u32, seen: &Observation) -> String {
     if there.is_empty() { format!("{cpu}: -") } else { format!("{cpu}:{there}") }
 }
 
-fn memory(node: u32, seen: &Observation) -> String {
+fn memory(node: u32, seen: &LabObservation) -> String {
     let on = |guest: &GuestSeen| guest.memory_bytes_by_node.get(node as usize).map(|b| b >> 20);
     let parts: Vec<String> = seen
         .guests
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
     use crate::scenario::evidence::ThreadSeen;
 
-    fn machine() -> Machine {
+    fn machine() -> HostMachine {
         toml::from_str("nodes = 2\ncores = 2\nthreads = 2\nmemory = '1GiB'").unwrap()
     }
 
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_host_is_drawn_in_less_than_80_columns() {
         let guests = vec![guest("alpha", &[0, 1], [0, 86]), guest("beta", &[1, 1], [0, 80])];
-        let drawn = host(&machine(), &Observation { guests, online: Vec::new() });
+        let drawn = host(&machine(), &LabObservation { guests, online: Vec::new() });
         assert!(drawn.lines().all(|line| line.chars().count() < 80), "{drawn}");
         for part in
             ["0: alpha0 ", "1: alpha1 beta0 b~ ", "2: - ", "MiB: -", "MiB: alpha 86, beta 80"]

@@ -6,13 +6,13 @@
 //! terminal and is a line for each change in a pipe.
 
 use super::{MOMENTS, sketch};
-use crate::host::machine::Machine;
+use crate::host::machine::HostMachine;
 use crate::page::{Look, Speeds};
 use crate::records;
 use crate::scenario::audience::Audience;
 use crate::scenario::check::Check;
-use crate::scenario::evidence::{GuestSeen, Observation};
-use crate::scenario::report::Report;
+use crate::scenario::evidence::{GuestSeen, LabObservation};
+use crate::scenario::report::LabReport;
 use crate::scenario::{GuestPlan, Scenario, Step};
 use crate::stop::Stop;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -104,7 +104,7 @@ impl<'a> Teller<'a> {
     }
 
     pub(super) fn opening(&mut self) {
-        let Machine { nodes, cores, threads, .. } = &self.scenario.host;
+        let HostMachine { nodes, cores, threads, .. } = &self.scenario.host;
         let text = format!(
             "Instep's demo: a host of {nodes} nodes x {cores} cores x {threads} threads, emulated \
              on this machine, with real KVM guests in it. About three minutes. It needs QEMU and a \
@@ -114,7 +114,7 @@ impl<'a> Teller<'a> {
         self.wrapped(&text, "");
     }
 
-    pub(super) fn closing(&mut self, report: &Report) {
+    pub(super) fn closing(&mut self, report: &LabReport) {
         self.line("");
         let failed: Vec<&Check> = report.checks.iter().filter(|check| !check.held).collect();
         let all = report.checks.len();
@@ -211,14 +211,14 @@ impl<'a> Teller<'a> {
     }
 
     /// What was seen at a moment and what was checked.
-    fn moment(&mut self, seen: &Observation, checks: &[Check]) {
+    fn moment(&mut self, seen: &LabObservation, checks: &[Check]) {
         let sketch = sketch::host(&self.scenario.host, seen);
         self.line(&format!("\n{}", sketch.trim_end()));
         self.checked(checks);
     }
 
     /// The guests' memory on its way.
-    fn on_the_way(&mut self, seen: &Observation) {
+    fn on_the_way(&mut self, seen: &LabObservation) {
         let names = seen.guests.iter().map(|guest| guest.name.len()).max().unwrap_or(0);
         let bars: Vec<String> = seen.guests.iter().map(|guest| sketch::bar(guest, names)).collect();
         if !self.progress.is_hidden() {
@@ -278,7 +278,7 @@ impl Audience for Teller<'_> {
         }
     }
 
-    fn up(&mut self, report: &Report) {
+    fn up(&mut self, report: &LabReport) {
         if self.up {
             self.line("\nOnce more from the beginning:");
         }
@@ -307,13 +307,13 @@ impl Audience for Teller<'_> {
         }
     }
 
-    fn looked(&mut self, seen: &Observation, _held: bool) {
+    fn looked(&mut self, seen: &LabObservation, _held: bool) {
         if self.live {
             self.on_the_way(seen);
         }
     }
 
-    fn done(&mut self, step: &Step, report: &Report) {
+    fn done(&mut self, step: &Step, report: &LabReport) {
         let Some(done) = report.steps.last() else { return };
         if let Some(output) = &done.stdout {
             self.printed(output);

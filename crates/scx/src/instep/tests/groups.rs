@@ -113,7 +113,7 @@ impl Host {
                 .iter()
                 .position(|(_, _, tasks)| tasks == of)
                 .map_or(0, |at| at as u64 + 1);
-            vms.push(entitled::Vm { group, weight: 100.0, wants, most: of.len() as f64 });
+            vms.push(entitled::EntitledVm { group, weight: 100.0, wants, most: of.len() as f64 });
         }
         let weights = entitled::weights(self.cpus as f64, &groups, &vms);
         // SAFETY: as above.

@@ -38,7 +38,7 @@ const UNIT: u64 = 1024;
 /// The rules' numbers, nanoseconds, as they are with one CPU; with more they are multiplied by
 /// 1 + log2 of at most 8 CPUs (sched_tunable_scaling).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct CfsTuning {
     /// sysctl_sched_latency: 6 ms.
     pub latency: u64,
     /// sysctl_sched_min_granularity: 0.75 ms.
@@ -53,7 +53,7 @@ pub struct Rules {
     pub has_groups: bool,
 }
 
-impl Default for Rules {
+impl Default for CfsTuning {
     fn default() -> Self {
         Self {
             latency: 6 * MS,
@@ -103,7 +103,7 @@ struct Entity {
 /// The scheduler. See the module.
 #[derive(Clone, Debug)]
 pub struct Cfs {
-    rules: Rules,
+    rules: CfsTuning,
     choice: Choice,
     name: &'static str,
     bare_metal: bool,
@@ -127,13 +127,13 @@ pub struct Cfs {
 impl Cfs {
     /// Plain CFS.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: CfsTuning) -> Self {
         Self::with(rules, Choice::Any, "cfs")
     }
 
     /// CFS that puts tasks only where `choice` allows.
     #[must_use]
-    pub fn with(rules: Rules, choice: Choice, name: &'static str) -> Self {
+    pub fn with(rules: CfsTuning, choice: Choice, name: &'static str) -> Self {
         Self {
             rules,
             choice,

@@ -6,7 +6,7 @@ use crate::testing;
 
 /// So many CPUs under a scheduler that has begun, and VMs of so many vCPUs.
 fn started(cpus: u32, vms: &[u32]) -> (Desk, Credit) {
-    let (mut desk, mut credit) = (testing::desk(cpus, vms), Credit::new(Rules::default()));
+    let (mut desk, mut credit) = (testing::desk(cpus, vms), Credit::new(CreditTuning::default()));
     credit.start(&mut desk);
     (desk, credit)
 }

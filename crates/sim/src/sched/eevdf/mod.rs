@@ -22,7 +22,7 @@ use line::{Leave, Line, MIN_SHARES, NICE_0, Parked, Times, UNIT, scaled};
 
 /// The rules' numbers, nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rules {
+pub struct EevdfTuning {
     /// sysctl_sched_base_slice with one CPU, 0.75 ms (0.7 ms since 6.15); multiplied by 1 + log2 of at most
     /// 8 CPUs.
     pub slice: u64,
@@ -32,13 +32,13 @@ pub struct Rules {
     /// default: the feature is off in 6.12, on in 7.2.
     pub hrtick: u64,
     /// Whether a CPU that runs something chooses again only at its next interrupt when another CPU asks it to
-    /// (PREEMPT_LAZY), if not 0. There is no such thing in 6.12; 7.2 has it.
-    pub lazy: u64,
+    /// (PREEMPT_LAZY). There is no such thing in 6.12; 7.2 has it.
+    pub is_lazy: bool,
 }
 
-impl Default for Rules {
+impl Default for EevdfTuning {
     fn default() -> Self {
-        Self { slice: 750_000, tick: 4_000_000, hrtick: 0, lazy: 0 }
+        Self { slice: 750_000, tick: 4_000_000, hrtick: 0, is_lazy: false }
     }
 }
 
@@ -102,7 +102,7 @@ struct Entity {
 /// The scheduler. See the module.
 #[derive(Clone, Debug)]
 pub struct Eevdf {
-    rules: Rules,
+    rules: EevdfTuning,
     times: Times,
     queues: Vec<Queue>,
     /// Where the group of a VM is among those of a CPU: `cpu * vms + vm`.
@@ -120,7 +120,7 @@ pub struct Eevdf {
 impl Eevdf {
     /// With these numbers.
     #[must_use]
-    pub fn new(rules: Rules) -> Self {
+    pub fn new(rules: EevdfTuning) -> Self {
         Self {
             rules,
             times: Times::default(),
@@ -137,7 +137,7 @@ impl Eevdf {
     /// resched_curr: `cpu` chooses again. By lazy preemption another CPU than the one that asks does so at its next
     /// interrupt.
     fn ask(&mut self, desk: &mut Desk, cpu: usize) {
-        if self.rules.lazy > 0 && cpu != self.here && desk.current(cpu).is_some() {
+        if self.rules.is_lazy && cpu != self.here && desk.current(cpu).is_some() {
             self.queues[cpu].asked = true;
         } else {
             desk.resched(cpu);

@@ -6,12 +6,13 @@
 use super::super::findings;
 use super::super::moves::Moves;
 use super::super::report::{
-    Culprit, HeldUpReport, HostReport, Occupant, OnCpu, PeriodReport, Report, VcpuReport, VmReport,
+    AnalysedCulprit, AnalysedHost, AnalysedVcpu, AnalysedVm, AnalysisReport, HeldUpReport,
+    Occupant, OnCpu, PeriodReport,
 };
 use super::super::throttle;
 use super::super::waits::WaitTable;
 use super::super::world::{FIRST_VM, IDLE, Place, WAKING};
-use super::{Engine, HELD_BACK, MAX_LATE, Settings, Sink, TopologyFrom};
+use super::{AnalysisSettings, Engine, HELD_BACK, MAX_LATE, Sink, TopologyFrom};
 use crate::rec::Counter;
 use crate::stream::{EventStream, Header, counted};
 use instep_core::units::Nanos;
@@ -28,10 +29,10 @@ impl Engine {
         mut self,
         stream: &dyn EventStream,
         header: &Header,
-        settings: &Settings,
+        settings: &AnalysisSettings,
         sink: &mut dyn Sink,
         mut warnings: Vec<String>,
-    ) -> Report {
+    ) -> AnalysisReport {
         let now = self.world.now;
         if self.edges {
             self.close(now, sink);
@@ -44,7 +45,7 @@ impl Engine {
         let has_single_cores = modules.is_none() && self.topology_from != TopologyFrom::Nowhere;
         // Where no core has two CPUs, nothing competes.
         let modules = modules.or(has_single_cores.then_some((0.0, Nanos(0))));
-        let host = HostReport {
+        let host = AnalysedHost {
             hostname: header.hostname.clone().filter(|name| name != "(none)"),
             release: header.release.clone(),
             format: header.format.clone(),
@@ -60,7 +61,7 @@ impl Engine {
         let wanted = |name: &String| header.only.is_empty() || header.only.contains(name);
         let wanted: Vec<usize> =
             (0..self.world.vms.len()).filter(|vm| wanted(&self.world.vms[*vm].name)).collect();
-        let mut vms: Vec<VmReport> =
+        let mut vms: Vec<AnalysedVm> =
             wanted.into_iter().map(|vm| self.vm_report(vm, duration, stream.counters())).collect();
         for vm in &mut vms {
             let its = stream.throttled().iter().find(|by| Some(by.pid) == vm.pid);
@@ -72,7 +73,7 @@ impl Engine {
         let is_there = |name: &String| self.world.vms.iter().any(|vm| vm.name == *name);
         let strangers = settings.weights.keys().filter(|name| !is_there(name)).cloned().collect();
         let findings = findings::find(&vms, &host, duration);
-        Report {
+        AnalysisReport {
             schema: "instep.analysis/1",
             duration_ns: duration.0,
             events: stream.tally().records,
@@ -184,14 +185,14 @@ impl Engine {
     }
 
     /// Who occupied CPUs, seen from a VM.
-    fn culprit(&self, vm: usize, group: usize, time: Nanos) -> Culprit {
+    fn culprit(&self, vm: usize, group: usize, time: Nanos) -> AnalysedCulprit {
         let who = match group {
             IDLE => Occupant::Idle,
             WAKING => Occupant::Waking,
             group if group == FIRST_VM + vm => Occupant::Siblings,
             _ => Occupant::Other,
         };
-        Culprit { name: self.world.groups[group].clone(), ns: time.0, who }
+        AnalysedCulprit { name: self.world.groups[group].clone(), ns: time.0, who }
     }
 
     /// The times of a vCPU, if anything tells them.
@@ -217,7 +218,7 @@ impl Engine {
         members.clone().any(is_seen) && !members.any(ran_unseen)
     }
 
-    fn vm_report(&mut self, vm: usize, duration: Nanos, counters: &[Counter]) -> VmReport {
+    fn vm_report(&mut self, vm: usize, duration: Nanos, counters: &[Counter]) -> AnalysedVm {
         let now = self.world.now;
         let found = self.world.vms[vm].clone();
         let (stacked, stacked_on) = self.stacking.of(vm, now);
@@ -233,7 +234,7 @@ impl Engine {
             moves.add(&by_distance);
             sleeps.iter_mut().zip(slept).for_each(|(sum, more)| *sum += more);
             waits.iter_mut().zip(waited).for_each(|(sum, more)| *sum += more);
-            vcpus.push(VcpuReport {
+            vcpus.push(AnalysedVcpu {
                 index: state.index,
                 tid: state.tid.0,
                 run_ns: times.map(|(run, ..)| run),
@@ -249,7 +250,7 @@ impl Engine {
         let co_run = self.co_run.of(vm, now, &self.world);
         let (held, used) = (self.threshold.of(vm), self.periods.of(vm));
         let begin = self.world.begin;
-        VmReport {
+        AnalysedVm {
             name: found.name,
             pid: found.pid,
             vcpus,

@@ -10,13 +10,13 @@ use super::pace::Pace;
 use super::{Came, Wanted};
 use crate::args::LabHostArgs;
 use crate::lab::{self, Progress};
-use instep_bench::case::{Case, Kind, Shape};
-use instep_bench::cell::{self, ALONE, Cell};
+use instep_bench::case::{Case, GuestKind, Shape};
+use instep_bench::cell::{self, ALONE, BenchCell};
 use instep_bench::cells_file::Boot;
 use instep_bench::here::guest_command;
 use instep_bench::plan::{self, Block, Job};
 use instep_lab::host::busy::CpuWait;
-use instep_lab::host::machine::{Clock, Hypervisor, Machine};
+use instep_lab::host::machine::{Clock, HostMachine, Hypervisor};
 use instep_lab::host::programs;
 use instep_lab::scenario::guests;
 use instep_lab::scenario::run::{Kit, Running};
@@ -162,11 +162,11 @@ fn programs(wanted: &mut Wanted) -> Vec<String> {
     let mut missing: BTreeMap<String, String> = BTreeMap::new();
     for case in &wanted.cases {
         for (_, work) in case.all() {
-            let own = work.program().filter(|_| work.kind != Kind::Kvm).map(str::to_owned);
+            let own = work.program().filter(|_| work.kind != GuestKind::Kvm).map(str::to_owned);
             for name in own.into_iter().chain(work.programs.iter().cloned()) {
                 // Busybox has the rest.
                 match programs::find(&name) {
-                    Ok(_) if work.kind == Kind::Kvm => {}
+                    Ok(_) if work.kind == GuestKind::Kvm => {}
                     Ok(_) => {
                         all.insert(name);
                     }
@@ -209,7 +209,7 @@ fn scenario(shape: Shape, clock: Clock, cases: &[Case], programs: &[String]) -> 
     Scenario {
         name: "bench".to_owned(),
         about: "schedulers side by side".to_owned(),
-        host: Machine {
+        host: HostMachine {
             nodes: 1,
             sockets: None,
             cores: shape.cores,
@@ -310,13 +310,13 @@ impl Bench<'_> {
         *lost += 1;
         if *lost >= LOSSES {
             block.jobs.remove(0);
-            let cell = Cell {
+            let cell = BenchCell {
                 case: job.case.name,
                 scheduler: job.scheduler,
                 run: block.run,
                 boot: self.boot,
                 failed: Some(format!("the emulated host was lost {lost} times in it: {first}")),
-                ..Cell::default()
+                ..BenchCell::default()
             };
             came.finished(cell)?;
         }
@@ -412,7 +412,7 @@ impl Bench<'_> {
                 // The others of this boot would lack it, too.
                 anyhow::ensure!(!cell.stopped, "{}", cell.failed.unwrap_or_default());
                 came_here += 1;
-                let cell = Cell { diluted, ..cell };
+                let cell = BenchCell { diluted, ..cell };
                 self.pace.cell(&cell, block.times.about(job), self.progress);
                 self.take_off(block, &cell);
                 came.finished(cell)?;
@@ -428,20 +428,20 @@ impl Bench<'_> {
             came.warnings.push(text);
         }
         for job in block.jobs.iter().skip(came_here).filter(|job| job.scheduler != ALONE) {
-            came.finished(Cell {
+            came.finished(BenchCell {
                 case: job.case.name.clone(),
                 scheduler: job.scheduler.clone(),
                 run: block.run,
                 boot: self.boot,
                 failed: Some("its block ended before".to_owned()),
-                ..Cell::default()
+                ..BenchCell::default()
             })?;
         }
         Ok(())
     }
 
     /// Takes a finished cell off what is left.
-    fn take_off(&mut self, block: &Block, cell: &Cell) {
+    fn take_off(&mut self, block: &Block, cell: &BenchCell) {
         let of = |own: &&mut Block| own.run == block.run && own.program == block.program;
         if let Some(own) = self.group.blocks.iter_mut().find(of) {
             own.jobs.retain(|job| job.case.name != cell.case || job.scheduler != cell.scheduler);

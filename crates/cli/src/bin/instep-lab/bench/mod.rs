@@ -13,18 +13,18 @@ use crate::lab::Progress;
 use crate::pending::ensure_apart;
 use crate::{Outcome, Stamped, print, print_json, tell, writable};
 use anyhow::Context as _;
-use instep_bench::case::{Case, Kind};
-use instep_bench::cell::Cell;
+use instep_bench::case::{Case, GuestKind};
+use instep_bench::cell::BenchCell;
 use instep_bench::cells_file::{self, Boot, Keeper, Kept, Order};
 use instep_bench::plan::{DEFAULT, INSTEP, Scheduler, SchedulerKind, Times, WITHOUT};
-use instep_bench::report::{Report, SCHEMA};
+use instep_bench::report::{BenchReport, SCHEMA};
 use instep_bench::{builtin, page, table};
 use instep_cli::programs::LABORATORY;
 use instep_kernel::settings::MECHANISMS;
 use instep_lab::Stop;
 use instep_lab::host::busy::OtherWork;
 use instep_lab::host::machine::Clock;
-use instep_lab::scenario::run::Options;
+use instep_lab::scenario::run::LabOptions;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ impl Came {
     }
 
     /// A cell is finished.
-    fn finished(&mut self, cell: Cell) -> anyhow::Result<()> {
+    fn finished(&mut self, cell: BenchCell) -> anyhow::Result<()> {
         if let Some(keeper) = &mut self.keeper {
             keeper.cell(&cell)?;
         }
@@ -97,7 +97,7 @@ impl Came {
     }
 
     /// The figures of all that is finished.
-    fn report(self, warnings: &[String]) -> anyhow::Result<Report> {
+    fn report(self, warnings: &[String]) -> anyhow::Result<BenchReport> {
         let mut report = self.kept.report().context("nothing was to be run")?;
         let first = [warnings, &self.warnings].concat();
         report.warnings.splice(0..0, first);
@@ -221,7 +221,7 @@ fn schedulers(args: &BenchArgs) -> anyhow::Result<Vec<Scheduler>> {
 }
 
 /// Runs all of it, with progress shown, here or in an emulated host.
-fn measured(mut wanted: Wanted, args: &BenchArgs, stop: &Stop) -> anyhow::Result<Report> {
+fn measured(mut wanted: Wanted, args: &BenchArgs, stop: &Stop) -> anyhow::Result<BenchReport> {
     let progress = Progress::start();
     if args.here {
         here::check(&mut wanted)?;
@@ -284,7 +284,7 @@ fn find_peers(
 
 impl Wanted {
     /// What is to be run, with what tells builds of the programs apart.
-    fn order(&self, options: &Options) -> Order {
+    fn order(&self, options: &LabOptions) -> Order {
         let of = |path: &Path| {
             let meta = fs::metadata(path).ok()?;
             let time = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -314,8 +314,8 @@ impl Wanted {
 }
 
 /// What earlier runs printed, put together.
-fn earlier(files: &[PathBuf]) -> anyhow::Result<Report> {
-    let read = |path: &Path| -> anyhow::Result<Report> {
+fn earlier(files: &[PathBuf]) -> anyhow::Result<BenchReport> {
+    let read = |path: &Path| -> anyhow::Result<BenchReport> {
         let size =
             fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?.len();
         anyhow::ensure!(size <= MAX_REPORT, "{} is too large for a report", path.display());
@@ -324,7 +324,7 @@ fn earlier(files: &[PathBuf]) -> anyhow::Result<Report> {
         if let Some(report) = Kept::parse(&text).and_then(Kept::report) {
             return Ok(report);
         }
-        let report: Report = serde_json::from_str(&text).with_context(|| {
+        let report: BenchReport = serde_json::from_str(&text).with_context(|| {
             format!(
                 "{} is neither output of bench --json nor cells kept by --resume",
                 path.display()
@@ -345,7 +345,7 @@ fn earlier(files: &[PathBuf]) -> anyhow::Result<Report> {
     Ok(all)
 }
 
-fn show(args: &BenchArgs, report: &Report) -> anyhow::Result<Outcome> {
+fn show(args: &BenchArgs, report: &BenchReport) -> anyhow::Result<Outcome> {
     if let Some(file) = &args.html {
         fs::write(file, page::page(report))
             .with_context(|| format!("cannot write {}", file.display()))?;
@@ -376,7 +376,7 @@ struct ListedCase<'a> {
     share: f64,
     quick: bool,
     ablate: bool,
-    kind: Kind,
+    kind: GuestKind,
     load: &'a str,
 }
 
@@ -433,16 +433,16 @@ mod tests {
         }
     }
 
-    fn report(wanted: &Wanted, cells: Vec<Cell>) -> Report {
-        let mut came = Came::begin(wanted.order(&Options::default()), None).unwrap();
+    fn report(wanted: &Wanted, cells: Vec<BenchCell>) -> BenchReport {
+        let mut came = Came::begin(wanted.order(&LabOptions::default()), None).unwrap();
         cells.into_iter().for_each(|cell| came.finished(cell).unwrap());
         came.report(&wanted.warnings).unwrap()
     }
 
-    fn cell(scheduler: &str, rate: Option<f64>) -> Cell {
+    fn cell(scheduler: &str, rate: Option<f64>) -> BenchCell {
         let failed = rate.is_none().then(|| "it fell out".to_owned());
         let (case, scheduler) = ("compute-50".to_owned(), scheduler.to_owned());
-        Cell { case, scheduler, rate, failed, ..Cell::default() }
+        BenchCell { case, scheduler, rate, failed, ..BenchCell::default() }
     }
 
     #[test]
@@ -461,7 +461,7 @@ mod tests {
             cell("alone", Some(10.0)),
             cell("default", Some(5.0)),
             cell("instep", Some(5.0)),
-            Cell { run: 1, ..cell("instep", None) },
+            BenchCell { run: 1, ..cell("instep", None) },
             cell("scx_cosmos", None),
         ];
         let report = report(&wanted(), cells);
@@ -484,7 +484,7 @@ mod tests {
         fs::write(&file, serde_json::to_string(&report).unwrap()).unwrap();
         assert_eq!(earlier(&[file.clone(), file.clone()]).unwrap().cases.len(), 1);
         let kept = dir.path().join("a.cells");
-        let mut came = Came::begin(wanted().order(&Options::default()), Some(&kept)).unwrap();
+        let mut came = Came::begin(wanted().order(&LabOptions::default()), Some(&kept)).unwrap();
         came.finished(cell("alone", Some(2.0))).unwrap();
         let from_kept = earlier(std::slice::from_ref(&kept)).unwrap();
         assert_eq!(from_kept.cases[0].alone.as_ref().unwrap().median, 2.0);

@@ -2,7 +2,7 @@
 
 use crate::lab::Progress;
 use crate::tell;
-use instep_bench::cell::Cell;
+use instep_bench::cell::BenchCell;
 use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ impl Pace {
     }
 
     /// A cell is done that was reckoned to take so long.
-    pub(super) fn cell(&mut self, cell: &Cell, about: Duration, progress: &Progress) {
+    pub(super) fn cell(&mut self, cell: &BenchCell, about: Duration, progress: &Progress) {
         self.done(about);
         self.number += 1;
         let mark = if cell.failed.is_some() { ", failed" } else { "" };

@@ -8,8 +8,8 @@ use crate::pending::{Pending, ensure_apart};
 use crate::sim::{parquet, rows};
 use anyhow::Context as _;
 use instep_core::units::{CpuId, Nanos};
-use instep_sim::report::Report;
-use instep_sim::scenario::build::Plan;
+use instep_sim::report::SimulationReport;
+use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::schedule::Spans;
 use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::{Place, Sink as _};
@@ -31,7 +31,7 @@ pub(super) struct Files {
 
 impl Files {
     /// Opens them all.
-    pub(super) fn open(args: &SimArgs, plan: &Plan, title: &str) -> anyhow::Result<Self> {
+    pub(super) fn open(args: &SimArgs, plan: &SimulationPlan, title: &str) -> anyhow::Result<Self> {
         let mut next = 0;
         let vms = plan.setup.vms.iter().filter(|vm| !vm.hidden).map(|vm| {
             let tasks = 0..vm.affinity.len() as u32;
@@ -61,7 +61,7 @@ impl Files {
     }
 
     /// Writes what they were opened for and moves them to their places.
-    pub(super) fn keep(self, reports: &[Report]) -> anyhow::Result<()> {
+    pub(super) fn keep(self, reports: &[SimulationReport]) -> anyhow::Result<()> {
         if let Some((to, writer)) = self.perfetto {
             let file = writer
                 .finish()

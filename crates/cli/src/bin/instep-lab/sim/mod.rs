@@ -13,11 +13,11 @@ use crate::scenario_file::{Reader, built_in};
 use crate::{Outcome, Stamped, print, print_json, tell};
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
-use instep_check::Finding;
+use instep_check::ScheduleFinding;
 use instep_lab::Stop;
 use instep_sim::check::Checked;
 use instep_sim::report;
-use instep_sim::scenario::build::Plan;
+use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::scenario::{Overrides, Scenario};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -84,7 +84,7 @@ pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
 }
 
 /// The simulation of a file, or of a built-in scenario.
-fn plan(file: &Path, overrides: &Overrides) -> Result<Plan, instep_sim::Error> {
+fn plan(file: &Path, overrides: &Overrides) -> Result<SimulationPlan, instep_sim::Error> {
     match built_in(file, Reader::Sim) {
         Some(text) => Scenario::plan(file, text, overrides),
         None => Scenario::load(file, overrides),
@@ -97,7 +97,7 @@ fn name(file: &Path) -> Cow<'_, str> {
 }
 
 /// Which numbers of the scenario are not used, if there are any.
-fn untuned(plan: &Plan) -> Option<String> {
+fn untuned(plan: &SimulationPlan) -> Option<String> {
     let words = plan.untuned.join(", ");
     (!plan.untuned.is_empty()).then(|| {
         format!(
@@ -123,7 +123,7 @@ fn ended(stop: &Stop) -> Outcome {
 }
 
 /// Whether a scenario's schedule keeps all rules. `in_json`: with this name of the scenario.
-fn check(plan: &Plan, in_json: Option<&str>) -> anyhow::Result<Outcome> {
+fn check(plan: &SimulationPlan, in_json: Option<&str>) -> anyhow::Result<Outcome> {
     let checked = plan.check(u64::MAX);
     let (text, outcome) = judged(&checked);
     match in_json {
@@ -152,10 +152,10 @@ pub(crate) struct CheckedJson<'a> {
     events: u64,
     simulated_ns: u64,
     /// The rule that was broken first; null when all held.
-    finding: Option<&'a Finding>,
+    finding: Option<&'a ScheduleFinding>,
 }
 
-fn checked_json<'a>(plan: &'a Plan, checked: &'a Checked) -> CheckedJson<'a> {
+fn checked_json<'a>(plan: &'a SimulationPlan, checked: &'a Checked) -> CheckedJson<'a> {
     CheckedJson {
         schema: "instep.sim.check/1",
         seed: plan.setup.seed,
@@ -168,18 +168,18 @@ fn checked_json<'a>(plan: &'a Plan, checked: &'a Checked) -> CheckedJson<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Checked, Plan, Scenario, checked_json, judged};
+    use super::{Checked, Scenario, SimulationPlan, checked_json, judged};
     use crate::Outcome;
-    use instep_check::Finding;
+    use instep_check::ScheduleFinding;
     use instep_kernel::settings::{
-        Cosched, DEFAULT_PERIOD, HOST_WEIGHT, Latency, PERIODS, Settings,
+        Cosched, DEFAULT_PERIOD, HOST_WEIGHT, Latency, PERIODS, SchedulerSettings,
     };
     use instep_sim::scenario::settings;
-    use instep_sim::sched::instep::Rules;
+    use instep_sim::sched::instep::InstepTuning;
 
     #[test]
     fn the_simulated_scheduler_is_told_what_the_real_one_is() {
-        let (own, real) = (Rules::default().settings, Settings::default());
+        let (own, real) = (InstepTuning::default().settings, SchedulerSettings::default());
         let simulated = [own.slice, own.slot, own.wake_slack, own.lag];
         let real_times = [real.slice, real.slot, real.wake_slack, real.lag];
         assert_eq!(simulated.map(u128::from), real_times.map(|time| time.as_nanos()));
@@ -200,13 +200,14 @@ mod tests {
 
     #[test]
     fn a_check_prints_its_finding_and_fails() {
-        let finding = Finding { rule: "wait", at: 5_000_000, what: "made up".to_owned() };
+        let finding = ScheduleFinding { rule: "wait", at: 5_000_000, what: "made up".to_owned() };
         let broken = Checked { events: 7, until: 9, finding: Some(finding.clone()) };
         assert_eq!(judged(&broken), (format!("{finding}\n"), Outcome::Finding));
         assert!(judged(&broken).0.contains("made up"));
         let text = "scheduler = \"cfs\"\nduration = \"1s\"\nseed = 4\n[host]\nmemory = \"1GiB\"\ncores = 1\n\
                     [[guest]]\nname = \"a\"\nvcpus = 1\nmemory = \"1GiB\"\nload = \"spin\"\n";
-        let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+        let plan =
+            SimulationPlan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
         let json = serde_json::to_value(checked_json(&plan, &broken)).unwrap();
         assert_eq!((&json["seed"], &json["scheduler"]), (&4.into(), &"cfs".into()));
         assert_eq!(

@@ -8,25 +8,25 @@ mod format;
 
 use format::Column;
 pub(super) use format::Values;
-use instep_sim::report::{Report, VmReport};
+use instep_sim::report::{SimulatedVm, SimulationReport};
 use std::io::{self, Write};
 
 /// Writes the VMs of these runs.
-pub(super) fn write(out: impl Write, reports: &[Report]) -> io::Result<()> {
+pub(super) fn write(out: impl Write, reports: &[SimulationReport]) -> io::Result<()> {
     format::write(out, "instep_sim", &columns(reports))
 }
 
 /// The columns of these runs.
-pub(super) fn columns(reports: &[Report]) -> Vec<Column> {
+pub(super) fn columns(reports: &[SimulationReport]) -> Vec<Column> {
     let rows = || reports.iter().flat_map(|run| run.vms.iter().map(move |vm| (run, vm)));
-    let text = |of: &dyn Fn(&Report, &VmReport) -> String| {
+    let text = |of: &dyn Fn(&SimulationReport, &SimulatedVm) -> String| {
         Values::Text(rows().map(|(run, vm)| of(run, vm)).collect())
     };
-    let count = |of: &dyn Fn(&Report, &VmReport) -> Option<u64>| {
+    let count = |of: &dyn Fn(&SimulationReport, &SimulatedVm) -> Option<u64>| {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         Values::Count(rows().map(|(run, vm)| of(run, vm).map(number)).collect())
     };
-    let real = |of: &dyn Fn(&Report, &VmReport) -> Option<f64>| {
+    let real = |of: &dyn Fn(&SimulationReport, &SimulatedVm) -> Option<f64>| {
         Values::Real(rows().map(|(run, vm)| of(run, vm)).collect())
     };
     vec![
@@ -89,7 +89,7 @@ pub(super) fn columns(reports: &[Report]) -> Vec<Column> {
 mod tests {
     use super::*;
     use instep_sim::scenario::Scenario;
-    use instep_sim::scenario::build::Plan;
+    use instep_sim::scenario::build::SimulationPlan;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
 
@@ -102,7 +102,8 @@ mod tests {
             host = { cores = 2, memory = "4GiB" }
             guest = [{ name = "a", vcpus = 2, memory = "1GiB", load = "spin" },
                      { name = "b", vcpus = 1, memory = "1GiB", load = "idle" }]"#;
-        let plan = Plan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
+        let plan =
+            SimulationPlan::new(&Scenario::parse(text).unwrap(), &|_| Err(String::new())).unwrap();
         let reports = plan.reports(2, &mut (), &|_| (), &|| false);
         let mut bytes = Vec::new();
         write(&mut bytes, &reports).unwrap();

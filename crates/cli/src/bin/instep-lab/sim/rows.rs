@@ -4,11 +4,11 @@
 use super::parquet::{self, Values};
 use crate::pending::Pending;
 use anyhow::Context as _;
-use instep_sim::report::Report;
+use instep_sim::report::SimulationReport;
 use std::io::Write;
 
 /// A point of a sweep: its values, and what came of each seed.
-pub(super) type Point<'a> = (&'a [String], &'a [Report]);
+pub(super) type Point<'a> = (&'a [String], &'a [SimulationReport]);
 
 /// Writes them into this file, and moves it to its place; `what` is what it has.
 pub(super) fn keep(

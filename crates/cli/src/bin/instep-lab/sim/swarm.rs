@@ -5,9 +5,9 @@ use crate::args::SimArgs;
 use crate::pending::Pending;
 use crate::{Outcome, Stamped, print, tell};
 use indicatif::{ProgressBar, ProgressStyle};
-use instep_check::Finding;
+use instep_check::ScheduleFinding;
 use instep_lab::Stop;
-use instep_sim::swarm::{Found, Sum, Swarm};
+use instep_sim::swarm::{BrokenScenario, Sum, Swarm};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -31,7 +31,7 @@ pub(super) fn command(args: &SimArgs, runs: u64) -> anyhow::Result<Outcome> {
         tell("interrupted: the results are those of the runs that were finished");
     }
     let how = How { json: args.json, out };
-    let outcome = say(&swarm, &sum, &Found::shrink, how, &mut |text| print(text))?;
+    let outcome = say(&swarm, &sum, &BrokenScenario::shrink, how, &mut |text| print(text))?;
     Ok(if stop.raised() { Outcome::Finding } else { outcome })
 }
 
@@ -55,7 +55,7 @@ struct How {
 fn say(
     swarm: &Swarm,
     sum: &Sum,
-    shrink: &dyn Fn(&Found) -> Found,
+    shrink: &dyn Fn(&BrokenScenario) -> BrokenScenario,
     how: How,
     print: Print<'_>,
 ) -> anyhow::Result<Outcome> {
@@ -82,7 +82,11 @@ fn say(
 }
 
 /// The first finding as a small scenario, the others as comments behind it.
-fn smallest(swarm: &Swarm, sum: &Sum, shrink: &dyn Fn(&Found) -> Found) -> Option<String> {
+fn smallest(
+    swarm: &Swarm,
+    sum: &Sum,
+    shrink: &dyn Fn(&BrokenScenario) -> BrokenScenario,
+) -> Option<String> {
     let (first, others) = sum.found.split_first()?;
     let mut text = shrink(first).text(swarm.seed);
     others.iter().for_each(|found| text.push_str(&format!("# {}\n", describe(found))));
@@ -107,13 +111,13 @@ pub(crate) struct SwarmJson<'a> {
 #[derive(JsonSchema, Serialize)]
 struct SwarmFinding<'a> {
     #[serde(flatten)]
-    finding: &'a Finding,
+    finding: &'a ScheduleFinding,
     run: u64,
     scheduler: &'a str,
 }
 
 fn swarm_json<'a>(swarm: &Swarm, sum: &'a Sum, scenario: Option<&'a str>) -> SwarmJson<'a> {
-    let finding = |found: &'a Found| SwarmFinding {
+    let finding = |found: &'a BrokenScenario| SwarmFinding {
         finding: &found.finding,
         run: found.run,
         scheduler: &found.draft.scheduler,
@@ -130,7 +134,7 @@ fn swarm_json<'a>(swarm: &Swarm, sum: &'a Sum, scenario: Option<&'a str>) -> Swa
 }
 
 /// A finding, and the run that showed it.
-fn describe(found: &Found) -> String {
+fn describe(found: &BrokenScenario) -> String {
     format!("run {}, {}: {}", found.run, found.draft.scheduler, found.finding)
 }
 
@@ -145,7 +149,7 @@ fn counted(swarm: &Swarm, sum: &Sum) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_check::Finding;
+    use instep_check::ScheduleFinding;
     use instep_sim::scenario::Scenario;
     use std::fs;
 
@@ -156,8 +160,9 @@ mod tests {
     /// Findings of these runs, made up.
     fn sum(runs: &[u64]) -> Sum {
         let found = |run: &u64| {
-            let finding = Finding { rule: "wait", at: 5_000_000, what: format!("made in {run}") };
-            Found { run: *run, draft: swarm().draft(*run), finding }
+            let finding =
+                ScheduleFinding { rule: "wait", at: 5_000_000, what: format!("made in {run}") };
+            BrokenScenario { run: *run, draft: swarm().draft(*run), finding }
         };
         Sum {
             runs: 9,
@@ -170,7 +175,8 @@ mod tests {
     /// Its status and what it printed. As if run 8's scenario were the small one.
     fn printed(sum: &Sum, json: bool, out: Option<Pending>) -> (Outcome, String) {
         let mut text = String::new();
-        let small = |found: &Found| Found { draft: swarm().draft(8), ..found.clone() };
+        let small =
+            |found: &BrokenScenario| BrokenScenario { draft: swarm().draft(8), ..found.clone() };
         let mut keep = |more: &str| {
             text.push_str(more);
             Ok(())

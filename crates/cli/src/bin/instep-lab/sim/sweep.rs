@@ -9,7 +9,7 @@ use crate::{Outcome, Stamped, print, print_json, tell};
 use instep_lab::Stop;
 use instep_report::stats::estimate;
 use instep_report::table::{Side, Spacing, aligned};
-use instep_sim::report::{Report, VmReport};
+use instep_sim::report::{SimulatedVm, SimulationReport};
 use instep_sim::scenario::Overrides;
 use instep_sim::scenario::sweep::Sweep;
 use schemars::JsonSchema;
@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// A measure of a VM, with its name.
-pub(super) type Measure = (&'static str, fn(&VmReport) -> Option<f64>);
+pub(super) type Measure = (&'static str, fn(&SimulatedVm) -> Option<f64>);
 
 /// The columns of each VM. `p99 ms` is the 99th percentile of its waits for a CPU.
 pub(super) const MEASURES: [Measure; 4] = [
@@ -90,7 +90,7 @@ struct SweepPoint<'a> {
     /// In the order of the places.
     values: &'a [String],
     /// One for each seed.
-    runs: &'a [Report],
+    runs: &'a [SimulationReport],
 }
 
 fn as_json<'a>(places: &'a [String], points: &[Point<'a>]) -> SweepJson<'a> {
@@ -117,7 +117,11 @@ fn table(places: &[String], points: &[Point<'_>]) -> String {
     aligned(&head, &lines, Spacing { indent: 0, gap: 2 })
 }
 
-fn mean(reports: &[Report], vm: usize, measure: &dyn Fn(&VmReport) -> Option<f64>) -> String {
+fn mean(
+    reports: &[SimulationReport],
+    vm: usize,
+    measure: &dyn Fn(&SimulatedVm) -> Option<f64>,
+) -> String {
     let values: Vec<f64> =
         reports.iter().filter_map(|report| measure(report.vms.get(vm)?)).collect();
     match estimate(&values) {

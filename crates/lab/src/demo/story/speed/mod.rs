@@ -17,8 +17,8 @@ use crate::host::busy::CpuWait;
 use crate::page::{Phase, Speeds};
 use crate::scenario::audience::Audience as _;
 use crate::scenario::check::{self, Check};
-use crate::scenario::evidence::{self, Observation};
-use crate::scenario::run::{self, Kit, Options, Running};
+use crate::scenario::evidence::{self, LabObservation};
+use crate::scenario::run::{self, Kit, LabOptions, Running};
 use crate::scenario::{Hold, Scenario, guests};
 use crate::stop::Stop;
 use measure::{Count, Course};
@@ -105,7 +105,7 @@ impl Outcome {
 /// # Errors
 /// As of a scenario: the host or a guest fails, or it is interrupted.
 pub(super) fn run(
-    options: &Options,
+    options: &LabOptions,
     lacks: Option<&str>,
     stop: &Stop,
     teller: &mut Teller<'_>,
@@ -128,7 +128,7 @@ pub(super) fn run(
 }
 
 fn played(
-    options: &Options,
+    options: &LabOptions,
     began: Instant,
     stop: &Stop,
     teller: &mut Teller<'_>,
@@ -341,13 +341,13 @@ impl Stage<'_, '_> {
         Ok(check::result("default_scheduler_back", "host", state == "disabled", state))
     }
 
-    fn observe(&mut self) -> Result<Observation, Error> {
+    fn observe(&mut self) -> Result<LabObservation, Error> {
         let said = self.ask(&evidence::script(&self.scenario.guest))?;
         Ok(evidence::parse(&said, &self.scenario.host))
     }
 
     /// Whether every thread may use the CPUs again that it might use before.
-    fn as_before(&mut self, before: Observation) -> Result<Vec<Check>, Error> {
+    fn as_before(&mut self, before: LabObservation) -> Result<Vec<Check>, Error> {
         let now = self.observe()?;
         let hold = Hold { affinities_as: Some("before".to_owned()), ..Hold::default() };
         let earlier = BTreeMap::from([("before".to_owned(), before)]);

@@ -49,7 +49,7 @@ impl Board {
         }
         let mut desk = testing::desk_of(host, &[tasks]);
         desk.linux = self.0;
-        let mut cfs = Cfs::new(Rules::default());
+        let mut cfs = Cfs::new(CfsTuning::default());
         cfs.start(&mut desk);
         Linux { desk, cfs }
     }

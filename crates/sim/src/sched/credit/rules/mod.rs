@@ -38,7 +38,7 @@ impl Board {
     fn host(self, [packages, cores, threads]: [u32; 3], vms: &[u32]) -> Xen {
         let mut desk = testing::desk_of(testing::host(packages, cores, threads), vms);
         desk.xen = self.0;
-        let mut credit = Credit::new(Rules { slop: Some(0), ..Rules::default() });
+        let mut credit = Credit::new(CreditTuning { slop: Some(0), ..CreditTuning::default() });
         credit.start(&mut desk);
         Xen { desk, credit, slice: 0 }
     }

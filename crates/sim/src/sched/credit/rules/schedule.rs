@@ -14,7 +14,7 @@ const TIMERS: &str = "timer_softirq_action";
 /// and at most.
 fn ticks(on: Board) -> String {
     let mut xen = on.cpus(4, &[1]);
-    xen.credit.rules = Rules::default();
+    xen.credit.rules = CreditTuning::default();
     let firsts: Vec<u64> = (0..4).map(|_| xen.credit.first_tick(&mut xen.desk)).collect();
     let together = firsts.iter().all(|first| *first == firsts[0]);
     let next = |_| (xen.credit.next_tick(&mut xen.desk) - 10 * MS).div_ceil(10 * US) * 10;

@@ -42,7 +42,7 @@ impl Board {
             *distances = distance;
         }
         let mut desk = testing::desk_of(host, vms);
-        let mut eevdf = Eevdf::new(Rules::default());
+        let mut eevdf = Eevdf::new(EevdfTuning::default());
         eevdf.start(&mut desk);
         Linux { desk, eevdf }
     }

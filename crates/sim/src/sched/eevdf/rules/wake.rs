@@ -233,7 +233,7 @@ fn lazy_preemption_of_another_cpu_waits_for_its_tick() {
     let woken = |by| {
         let mut linux =
             Board("7.2").cpus(2, &[1, 2, 1]).busy(&[(0, 0), (2, 1)]).vm_at(0, 0, [0, 9000]);
-        linux.eevdf.rules.lazy = 1;
+        linux.eevdf.rules.is_lazy = true;
         // CPU 1 may not be used.
         linux
             .waits(3, 0, [0, 750])

@@ -30,11 +30,11 @@
 //! the kernel's scheduler there, `eevdf` in the simulator.
 
 use anyhow::Context as _;
-use instep_bench::case::{Case, Kind, Shape, Work};
+use instep_bench::case::{Case, GuestKind, Shape, Work};
 use instep_bench::plan::{DEFAULT, Scheduler, SchedulerKind};
 use instep_kernel::settings::MECHANISMS;
-use instep_sim::scenario::build::Plan;
-use instep_sim::scenario::{Guest, Load, Scenario};
+use instep_sim::scenario::build::SimulationPlan;
+use instep_sim::scenario::{Guest, Load, Scenario, TuningText};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -117,7 +117,7 @@ pub(super) struct Both {
     /// Names of the guests, the measured one first.
     pub(super) guests: Vec<String>,
     /// For the simulator, by scheduler.
-    pub(super) plans: BTreeMap<String, Plan>,
+    pub(super) plans: BTreeMap<String, SimulationPlan>,
     pub(super) measures: Vec<Measure>,
 }
 
@@ -152,7 +152,10 @@ pub(super) fn parse(name: &str, text: &str, file: &str) -> anyhow::Result<Both> 
         if !plans.contains_key(&measure.under) {
             let under = under(&scenario, &measure.under).map_err(|what| wrong(at, &what))?;
             let no_files = |name: &str| Err(format!("{name}: the lab cannot have this topology"));
-            plans.insert(measure.under.clone(), Plan::new(&under, &no_files).map_err(fault)?);
+            plans.insert(
+                measure.under.clone(),
+                SimulationPlan::new(&under, &no_files).map_err(fault)?,
+            );
         }
     }
     let case = case(name, &scenario).map_err(|(at, what)| wrong(at, &what))?;
@@ -206,7 +209,7 @@ fn under(scenario: &Scenario, name: &str) -> Result<Scenario, String> {
         }
     };
     let off = off.into_iter().map(|mechanism| {
-        (format!("without.{mechanism}"), toml::Spanned::new(0..0, "1ns".to_owned()))
+        (format!("without.{mechanism}"), toml::Spanned::new(0..0, TuningText::Switch(true)))
     });
     scenario.tuning = off.collect();
     scenario.scheduler = toml::Spanned::new(scenario.scheduler.span(), simulated.to_owned());
@@ -272,7 +275,7 @@ fn work(guest: &Guest) -> Result<Work, String> {
         quota: None,
         slice: None,
         count: 1,
-        kind: Kind::Process,
+        kind: GuestKind::Process,
         demand: 1.0,
         per: None,
         programs: Vec::new(),
@@ -284,6 +287,7 @@ fn work(guest: &Guest) -> Result<Work, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_sim::sched::TunedValue;
 
     const TEXT: &str = "about = 'x'\nscheduler = 'eevdf'\nduration = '1s'\n[host]\ncores = 2\n\
         memory = '1GiB'\n[[guest]]\nname = 'a'\nvcpus = 2\nmemory = '64MiB'\n\
@@ -301,7 +305,8 @@ mod tests {
         assert!((both.case.share(2) - 1.0 / 3.0).abs() < 1e-5);
         assert_eq!(both.guests, ["a", "b"]);
         let plan = &both.plans["instep-without-gang"];
-        assert_eq!((plan.scheduler.as_str(), plan.tuning["without.gang"]), ("instep", 1));
+        assert_eq!(plan.scheduler, "instep");
+        assert_eq!(plan.tuning["without.gang"], TunedValue::Switch(true));
     }
 
     #[test]

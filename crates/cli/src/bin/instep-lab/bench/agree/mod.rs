@@ -11,12 +11,12 @@ use crate::scenario_file::suggestion;
 use crate::{Outcome, Stamped, print, print_json, tell};
 use anyhow::Context as _;
 use file::{BUILT_IN, Both};
-use instep_bench::cell::Cell;
+use instep_bench::cell::BenchCell;
 use instep_bench::plan::{Scheduler, Times};
 use instep_kernel::settings::MECHANISMS;
 use instep_lab::Stop;
 use instep_lab::host::machine::Clock;
-use instep_sim::report::Report;
+use instep_sim::report::SimulationReport;
 use instep_sim::sched::instep::SOURCES;
 pub(crate) use rows::Agreement;
 use rows::{Compared, SCHEMA};
@@ -34,7 +34,7 @@ type Key<'a> = (bool, Duration, Duration, Vec<&'a String>);
 /// What the lab gave.
 #[derive(Debug, Default)]
 struct Measured {
-    cells: Vec<Cell>,
+    cells: Vec<BenchCell>,
     kernel: String,
     machine: String,
     /// Hashes of its bpf/.
@@ -67,7 +67,7 @@ struct Earlier {
     #[serde(default)]
     bpf: Option<String>,
     boots: u32,
-    cells: Vec<Cell>,
+    cells: Vec<BenchCell>,
     #[serde(default)]
     warnings: Vec<String>,
 }
@@ -171,7 +171,7 @@ fn measured(
         add(&mut sum, came.into());
         sum.warnings.extend(wanted.warnings);
     }
-    let failed = |cell: &Cell| Some(format!("{}: {}", cell.case, cell.failed.as_ref()?));
+    let failed = |cell: &BenchCell| Some(format!("{}: {}", cell.case, cell.failed.as_ref()?));
     let failed: BTreeSet<String> = sum.cells.iter().filter_map(failed).collect();
     sum.warnings.extend(failed);
     Ok(sum)
@@ -232,8 +232,8 @@ fn older(bpf: Option<&str>) -> Option<String> {
 }
 
 /// Reports of all seeds, by scheduler.
-fn simulated(both: &Both, seeds: u64, stop: &Stop) -> BTreeMap<String, Vec<Report>> {
-    let reports = |plan: &instep_sim::scenario::build::Plan| {
+fn simulated(both: &Both, seeds: u64, stop: &Stop) -> BTreeMap<String, Vec<SimulationReport>> {
+    let reports = |plan: &instep_sim::scenario::build::SimulationPlan| {
         plan.reports(seeds, &mut (), &|_| (), &|| stop.raised())
     };
     both.plans.iter().map(|(name, plan)| (name.clone(), reports(plan))).collect()
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn boots_of_several_results_are_told_apart() {
         let came = || Measured {
-            cells: vec![Cell { boot: 1, ..Cell::default() }],
+            cells: vec![BenchCell { boot: 1, ..BenchCell::default() }],
             boots: 1,
             ..Measured::default()
         };

@@ -3,13 +3,13 @@
 
 use super::file::{Both, Measure, What};
 use instep_bench::case::Case;
-use instep_bench::cell::Cell;
+use instep_bench::cell::BenchCell;
 use instep_bench::gather::{gather, is_diluted};
 use instep_bench::plan::Scheduler;
 use instep_bench::report::{CaseReport, DILUTED, Spread};
 use instep_kernel::settings::MECHANISMS;
 use instep_report::table::{Side, Spacing, aligned};
-use instep_sim::report::Report;
+use instep_sim::report::SimulationReport;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub(crate) struct Agreement {
     pub(super) scenarios: Vec<Compared>,
     pub(super) warnings: Vec<String>,
     /// What the lab gave, for `--from`.
-    pub(super) cells: Vec<Cell>,
+    pub(super) cells: Vec<BenchCell>,
 }
 
 /// One scenario.
@@ -95,8 +95,8 @@ impl Compared {
     pub(super) fn new(
         both: &Both,
         all: &[Both],
-        cells: &[Cell],
-        simulated: &BTreeMap<String, Vec<Report>>,
+        cells: &[BenchCell],
+        simulated: &BTreeMap<String, Vec<SimulationReport>>,
     ) -> Self {
         let names = both.plans.keys();
         let schedulers: Vec<Scheduler> =
@@ -113,7 +113,7 @@ impl Compared {
                     && cell.scheduler == measure.under
                     && cell.failed.is_none()
             });
-            let own: Vec<&Cell> = own.collect();
+            let own: Vec<&BenchCell> = own.collect();
             let lab = in_lab(measure, at, &own, gathered);
             let reports = simulated.get(&measure.under).map_or(&[][..], Vec::as_slice);
             let of = |report| in_simulator(measure.what, at, report, both);
@@ -146,11 +146,12 @@ impl Compared {
 fn in_lab(
     measure: &Measure,
     at: usize,
-    cells: &[&Cell],
+    cells: &[&BenchCell],
     gathered: Option<&CaseReport>,
 ) -> Option<Spread> {
-    let share = |cell: &Cell| part(&cell.cpus, at);
-    let of = |of: &dyn Fn(&Cell) -> Option<f64>| Spread::of(cells.iter().filter_map(|c| of(c)));
+    let share = |cell: &BenchCell| part(&cell.cpus, at);
+    let of =
+        |of: &dyn Fn(&BenchCell) -> Option<f64>| Spread::of(cells.iter().filter_map(|c| of(c)));
     match measure.what {
         What::Speed => gathered?.results.get(&measure.under)?.fair_share_speed.clone(),
         What::Share => of(&share),
@@ -159,7 +160,7 @@ fn in_lab(
     }
 }
 
-fn in_simulator(what: What, at: usize, report: &Report, both: &Both) -> Option<f64> {
+fn in_simulator(what: What, at: usize, report: &SimulationReport, both: &Both) -> Option<f64> {
     let vm = report.vms.get(at)?;
     match what {
         // The lab's fair share, by what vCPUs could use, not by what they used alone.
@@ -258,13 +259,13 @@ mod tests {
         under = 'default'\nwithin = 0.1\nwhy = 'x'\n[[measure]]\nwhat = 'share'\nguest = 'b'\n\
         under = 'default'\nwithin = 0.1\nwhy = 'x'\n";
 
-    fn cell(scheduler: &str, rate: f64, cpus: &[f64]) -> Cell {
+    fn cell(scheduler: &str, rate: f64, cpus: &[f64]) -> BenchCell {
         let scheduler = scheduler.to_owned();
         let (rate, cpus) = (Some(rate), cpus.to_vec());
-        Cell { case: "x".to_owned(), scheduler, rate, cpus, ..Cell::default() }
+        BenchCell { case: "x".to_owned(), scheduler, rate, cpus, ..BenchCell::default() }
     }
 
-    fn holds(cells: &[Cell]) -> Vec<bool> {
+    fn holds(cells: &[BenchCell]) -> Vec<bool> {
         let both = parse("x", TEXT, "x").unwrap();
         let reports = both.plans["default"].reports(1, &mut (), &|_| (), &|| false);
         let simulated = [("default".to_owned(), reports)].into();
@@ -275,7 +276,7 @@ mod tests {
     #[test]
     fn warning_stands_on_top_and_diluted_rows_are_marked() {
         let both = parse("x", TEXT, "x").unwrap();
-        let diluted = Cell { diluted: Some(0.3), ..cell("default", 51.0, &[1.0, 1.0]) };
+        let diluted = BenchCell { diluted: Some(0.3), ..cell("default", 51.0, &[1.0, 1.0]) };
         let cells = [cell("alone", 100.0, &[2.0]), diluted];
         let one = std::slice::from_ref(&both);
         let report = Agreement {
@@ -319,7 +320,7 @@ mod tests {
         let first = parse("first", TEXT, "first").unwrap();
         let reports = both.plans["default"].reports(1, &mut (), &|_| (), &|| false);
         let simulated = [("default".to_owned(), reports)].into();
-        let alone = Cell { case: "first".to_owned(), ..cell("alone", 100.0, &[2.0]) };
+        let alone = BenchCell { case: "first".to_owned(), ..cell("alone", 100.0, &[2.0]) };
         let cells = [alone, cell("default", 51.0, &[1.0, 1.0])];
         let all = [first, both];
         assert!(Compared::new(&all[1], &all, &cells, &simulated).rows[0].holds);
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(holds(&[alone(), cell("default", 60.0, &[1.0, 1.0])]), [false, true]);
         assert_eq!(holds(&[alone(), cell("default", 50.0, &[1.5, 0.5])]), [true, false]);
         assert_eq!(holds(&[cell("default", 50.0, &[1.0, 1.0])]), [false, true]);
-        let failed = Cell { failed: Some("x".into()), ..cell("default", 0.0, &[1.0, 1.0]) };
+        let failed = BenchCell { failed: Some("x".into()), ..cell("default", 0.0, &[1.0, 1.0]) };
         assert_eq!(holds(&[failed]), [false, false]);
     }
 }
