@@ -4,10 +4,8 @@
 use super::groups::Puller;
 use super::{Cfs, domains::Turn};
 use crate::desk::{Desk, TaskId};
-use crate::params::LinuxRelease::{V3_0, V3_13};
+use crate::params::LinuxRelease::{V3_0, V3_13, V3_19};
 
-/// An imbalance that stands for one task of whatever weight.
-pub(super) const ANY_ONE: u64 = u64::MAX;
 /// Tasks that one try looks at (sysctl_sched_nr_migrate).
 const LOOKS: usize = 32;
 
@@ -47,13 +45,31 @@ impl Cfs {
         }
     }
 
-    /// idle_balance: a CPU that is about to idle pulls tasks from the nearest span that has some to give.
+    /// idle_balance: a CPU that is about to idle pulls tasks from the nearest span that has some to give. Not if it idles for less
+    /// time, in the mean, than a task needs to warm up, nor, in 3.19, if no CPU was seen with two tasks.
     pub(super) fn balance_new_idle(&mut self, desk: &mut Desk, cpu: usize) {
+        self.queues[cpu].idle_since = Some(desk.now);
+        let in_vain = self.linux == V3_19 && !self.crowded;
+        if in_vain || self.queues[cpu].idles < self.rules.migration_cost {
+            return;
+        }
         for level in 0..self.domains.levels(cpu) {
             if self.balance(desk, cpu, level, Puller::Newly) > 0 {
+                self.queues[cpu].idle_since = None;
                 return;
             }
         }
+    }
+
+    /// ttwu_do_wakeup: a task wakes up on a CPU that idled. An eighth of the mean is how long it did; it is twice the cost of a
+    /// migration at most. In 3.0 it is that at once after an idleness that was as long.
+    pub(super) fn note_idle_end(&mut self, desk: &Desk, cpu: usize) {
+        let (longest, now) = (2 * self.rules.migration_cost, desk.now);
+        let queue = &mut self.queues[cpu];
+        let Some(since) = queue.idle_since.take() else { return };
+        let mean = queue.idles as i64 + ((now - since) as i64 - queue.idles as i64).div_euclid(8);
+        let at_once = self.linux == V3_0 && now - since > longest;
+        queue.idles = if at_once { longest } else { (mean as u64).min(longest) };
     }
 
     /// Whether `cpu` balances for its group: its first idle CPU does, or its first.
@@ -74,6 +90,9 @@ impl Cfs {
         self.passed.clear_all();
         loop {
             let turn = *self.domains.turn(cpu, level);
+            if self.linux == V3_19 && level + 1 == self.domains.levels(cpu) {
+                self.crowded = (0..desk.host.cpus()).any(|cpu| desk.load(cpu) > 1);
+            }
             let busiest = self.imbalance(desk, cpu, turn, idle);
             let from = busiest.and_then(|(group, imbalance)| {
                 let from = self.busiest_queue(desk, turn.domain, group, imbalance, cpu)?;
@@ -85,7 +104,7 @@ impl Cfs {
                 return 0;
             }
             let pulled = self.pull(desk, from, cpu, level, imbalance);
-            if self.linux >= V3_13 {
+            if pulled.left_pinned || self.linux == V3_13 {
                 self.domains.set_uneven(cpu, level + 1, pulled.left_pinned);
             }
             if pulled.all_pinned {
@@ -106,6 +125,9 @@ impl Cfs {
     /// There is nothing to move: the span is looked at more seldom.
     fn give_up(&mut self, cpu: usize, level: usize) -> u32 {
         self.domains.turn(cpu, level).failed = 0;
+        if self.linux == V3_19 {
+            self.domains.set_uneven(cpu, level + 1, false);
+        }
         self.wait_longer(cpu, level);
         0
     }
@@ -149,7 +171,7 @@ impl Cfs {
         self.wait_longer(cpu, level);
     }
 
-    /// find_busiest_queue: that of the group with the most weight, of more than one task unless one
+    /// find_busiest_queue: that of the group with the most load, of more than one task unless one
     /// is light enough to move.
     pub(super) fn busiest_queue(
         &self,
@@ -162,16 +184,15 @@ impl Cfs {
         let cpus = &self.domains.domain(at).groups[group].cpus;
         let fits = |from: &usize| {
             let queue = &self.queues[*from];
-            let light = imbalance != ANY_ONE && queue.weight <= imbalance;
             let other = *from != cpu && !self.passed.has(*from);
-            other && queue.weight > 0 && (desk.load(*from) > 1 || light)
+            other && queue.load > 0 && (desk.load(*from) > 1 || queue.load <= imbalance)
         };
-        let heaviest = |from: &usize| (self.queues[*from].weight, usize::MAX - *from);
+        let heaviest = |from: &usize| (self.queues[*from].load, usize::MAX - *from);
         cpus.iter().copied().filter(fits).max_by_key(heaviest)
     }
 
     /// move_tasks (3.0: balance_tasks): queued tasks, the newest first, as long as there is imbalance. Half of
-    /// a task's weight must fit into what is left of it. In 3.0 tasks that are too heavy are not asked
+    /// a task's load must fit into what is left of it. In 3.0 tasks that are too heavy are not asked
     /// whether they may move at all.
     fn pull(
         &mut self,
@@ -181,10 +202,10 @@ impl Cfs {
         level: usize,
         mut imbalance: u64,
     ) -> Pulled {
-        let one = imbalance == ANY_ONE;
         let turn = self.domains.turn_of(to, level);
         let eager = turn.failed > self.domains.domain(turn.domain).tries;
-        let heavy = |this: &Self, task: TaskId, left| this.entities[task.ix()].weight / 2 > left;
+        let heavy =
+            |this: &Self, task: TaskId, left| this.entities[task.ix()].average.load / 2 > left;
         let mut found = Pulled { all_pinned: true, ..Pulled::default() };
         // The task that runs is looked at, too, though it may not move.
         let asked = |task: &TaskId| self.linux >= V3_13 || !heavy(self, *task, imbalance);
@@ -196,7 +217,7 @@ impl Cfs {
         while at > 0 && imbalance > 0 && looks < LOOKS {
             (at, looks) = (at - 1, looks + 1);
             let Some(task) = self.queues[from].arrived(at) else { break };
-            let weight = self.entities[task.ix()].weight;
+            let load = self.entities[task.ix()].average.load;
             let heavy = heavy(self, task, imbalance);
             if heavy && self.linux == V3_0 {
                 continue;
@@ -210,10 +231,10 @@ impl Cfs {
                 continue;
             }
             self.migrate(desk, task, to);
-            imbalance = if one { 0 } else { imbalance.saturating_sub(weight) };
+            imbalance = imbalance.saturating_sub(load);
             found.moved += 1;
         }
-        found.left_pinned = pinned && imbalance > 0 && !one;
+        found.left_pinned = pinned && imbalance > 0;
         found
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Domain {
     pub(super) busy: u64,
     /// Tries that fail before tasks move that are hot in their cache (cache_nice_tries).
     pub(super) tries: u32,
+    /// Which mean of a CPU's load counts while the CPU that pulls is busy, and while it idles (busy_idx, idle_idx).
+    pub(super) means: [usize; 2],
     /// Whether groups with room take all but one task of another one (SD_PREFER_SIBLING of what is inside).
     pub(super) spreads: bool,
     /// Whether it lies within a last-level cache (SD_SHARE_PKG_RESOURCES).
@@ -107,6 +109,7 @@ fn level(linux: LinuxRelease, at: usize, cpus: u64) -> (Domain, u64) {
         interval: [least * MS, longest * MS],
         busy: if linux == V3_19 || host { 32 } else { 64 },
         tries: [0, 1, 1, 2][at],
+        means: [[0, 0], [2, 0], [2, 1], [3, 2]][at],
         spreads: match at {
             1 => linux == V3_19,
             2 => linux == V3_0,

@@ -10,7 +10,7 @@ impl Cfs {
     pub(in crate::sched) fn park(&mut self, desk: &Desk, task: TaskId) {
         let cpu = desk.task(task).cpu;
         if self.unqueue(cpu, task) {
-            self.lighter(desk, cpu, self.entities[task.ix()].weight);
+            self.depart(desk, cpu, task);
             self.update_min(desk, cpu);
         }
     }

@@ -1,8 +1,7 @@
 //! Which group of CPUs has too much, and how much of it: find_busiest_group, calculate_imbalance and
-//! fix_small_imbalance. Load is weight, as it is now.
+//! fix_small_imbalance.
 
 use super::Cfs;
-use super::balance::ANY_ONE;
 use super::domains::{Domain, ONE, Turn};
 use crate::desk::Desk;
 use crate::params::LinuxRelease::{V3_0, V3_13, V3_19};
@@ -22,9 +21,12 @@ pub(super) enum Puller {
 #[derive(Clone, Copy, Debug)]
 struct Load {
     group: usize,
-    weight: u64,
+    /// Its CPUs' load, by the mean that counts.
+    load: u64,
+    /// That of its tasks, as it is now.
+    tasks: u64,
     power: u64,
-    /// Weight for 1024ths of a CPU (avg_load).
+    /// Load for 1024ths of a CPU (avg_load).
     per_cpu: u64,
     running: u32,
     cpus: u32,
@@ -37,7 +39,7 @@ struct Load {
 
 impl Load {
     fn per_task(&self) -> u64 {
-        self.weight / u64::from(self.running.max(1))
+        self.tasks / u64::from(self.running.max(1))
     }
 
     fn is_overloaded(&self) -> bool {
@@ -51,15 +53,18 @@ impl Load {
 }
 
 impl Cfs {
-    /// update_sg_lb_stats.
-    fn load(&self, desk: &Desk, domain: &Domain, at: usize) -> Load {
+    /// update_sg_lb_stats, with this mean of loads.
+    fn load(&self, desk: &Desk, domain: &Domain, at: usize, (mean, own): (usize, usize)) -> Load {
         let group = &domain.groups[at];
-        let (weight, running) = match group.node {
-            Some(node) if self.passed.is_empty() => (self.nodes[node], desk.node_load(node)),
+        let (load, tasks, running) = match group.node {
+            Some(node) if self.passed.is_empty() && mean == 0 => {
+                (self.nodes[node], self.nodes[node], desk.node_load(node))
+            }
             _ => {
                 let cpus = || group.cpus.iter().copied().filter(|cpu| !self.passed.has(*cpu));
                 (
-                    cpus().map(|cpu| self.queues[cpu].weight).sum(),
+                    cpus().map(|cpu| self.queues[cpu].biased_load(mean, at == own)).sum(),
+                    cpus().map(|cpu| self.queues[cpu].load).sum(),
                     cpus().map(|cpu| desk.load(cpu)).sum(),
                 )
             }
@@ -67,9 +72,10 @@ impl Cfs {
         let power = group.power.max(1);
         Load {
             group: at,
-            weight,
+            load,
+            tasks,
             power,
-            per_cpu: weight * ONE / power,
+            per_cpu: load * ONE / power,
             running,
             cpus: group.cpus.len() as u32,
             capacity: group.capacity,
@@ -79,9 +85,9 @@ impl Cfs {
     }
 
     /// As 3.0 has it: the heaviest CPU has a task's weight more than the lightest one, and more than one task.
-    fn is_uneven(&self, desk: &Desk, domain: &Domain, load: &Load) -> bool {
+    fn is_uneven(&self, desk: &Desk, domain: &Domain, load: &Load, mean: usize) -> bool {
         let cpus = &domain.groups[load.group].cpus;
-        let weight = |cpu: &usize| self.queues[*cpu].weight;
+        let weight = |cpu: &usize| self.queues[*cpu].biased_load(mean, false);
         // The first of the heaviest.
         let heaviest = cpus
             .iter()
@@ -115,42 +121,40 @@ impl Cfs {
         idle: Puller,
     ) -> Option<(usize, u64)> {
         let domain = self.domains.domain(turn.domain);
-        let local = self.load(desk, domain, turn.own);
-        let (mut total, mut power) = (local.weight, local.power);
-        let (mut busiest, mut crowded): (Option<Load>, Option<Load>) = (None, None);
+        let means = match idle {
+            Puller::Newly => 0,
+            Puller::Busy => domain.means[0],
+            Puller::Idle => domain.means[1],
+        };
+        let of = |at| self.load(desk, domain, at, (means, turn.own));
+        let local = of(turn.own);
+        let (mut total, mut power) = (local.load, local.power);
+        let mut busiest: Option<Load> = None;
         let count = domain.groups.len();
         for at in (turn.own + 1..count).chain(0..turn.own) {
-            let mut load = self.load(desk, domain, at);
-            (total, power) = (total + load.weight, power + load.power);
+            let mut load = of(at);
+            (total, power) = (total + load.load, power + load.power);
             if domain.spreads && local.room {
                 load.capacity = load.capacity.min(1);
             }
             if self.linux == V3_0 {
-                load.uneven = self.is_uneven(desk, domain, &load);
+                load.uneven = self.is_uneven(desk, domain, &load, means);
             }
             if self.is_busier(&load, busiest.as_ref()) {
                 busiest = Some(load);
             }
-            let heavier = |other: Load| load.per_cpu > other.per_cpu;
-            if load.running > load.cpus && crowded.is_none_or(heavier) {
-                crowded = Some(load);
-            }
         }
         let mean = total * ONE / power;
-        let busiest = busiest.filter(|busiest| busiest.running > 0);
-        let chosen =
-            busiest.filter(|busiest| self.is_due(desk, domain, [&local, busiest], mean, idle));
-        if let Some(busiest) = chosen {
-            let own = match local.running {
-                0 => self.queues[cpu].weight / self.running(desk, cpu).max(1),
-                _ => local.per_task(),
-            };
-            return Some((busiest.group, self.excess([&local, &busiest], mean, own)));
+        let busiest = busiest.filter(|busiest| busiest.running > 0)?;
+        if !self.is_due(desk, domain, [&local, &busiest], mean, idle) {
+            return None;
         }
-        // An idle CPU in a group with room trumps weights: newly idle ones in Linux 3.x, all of them since 4.15
-        // (583ffd99d765) and here. With the former alone a CPU idles for ever beside light tasks.
-        let idles = idle != Puller::Busy && local.running < local.cpus;
-        crowded.filter(|_| idles).map(|load| (load.group, ANY_ONE))
+        // cpu_avg_load_per_task
+        let own = match local.running {
+            0 => self.queues[cpu].load / self.running(desk, cpu).max(1),
+            _ => local.per_task(),
+        };
+        Some((busiest.group, self.excess([&local, &busiest], mean, own)))
     }
 
     /// Whether the busiest group has more than the local one by enough.

@@ -5,9 +5,10 @@
 //! This file holds the queues and the choice; `wake` the CPU of a task that wakes up, `balance`, `groups`
 //! and `domains` the balancing. What each function of the original does is written down in
 //! docs/models/schedulers.md. A task's weight is its VM's, but where each VM is a group (`shares`). [`Choice`] narrows which CPUs
-//! a task may be put on; the rules of the *balance* scheduler (systems.md, 3) are one. Averages of load
-//! over time are those of `shares` alone. Not modelled: cgroup bandwidth, NUMA balancing, autogroup.
+//! a task may be put on; the rules of the *balance* scheduler (systems.md, 3) are one. What a task counts for in the load of its CPU
+//! is its weight in 3.0, and an `average` from 3.13 on. Not modelled: cgroup bandwidth, NUMA balancing, autogroup.
 
+mod average;
 mod balance;
 mod domains;
 mod gang;
@@ -21,7 +22,8 @@ mod wake;
 use super::affinity;
 use super::{Pick, Scheduler, scaling};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
-use crate::params::LinuxRelease;
+use crate::params::LinuxRelease::{self, V3_0};
+use average::Average;
 use domains::Domains;
 use instep_check::mask::Mask;
 use instep_check::{Promises, Share};
@@ -79,6 +81,8 @@ pub enum Choice {
 struct Entity {
     vruntime: u64,
     weight: u64,
+    /// What it counts for in the load of its CPU.
+    average: Average,
     /// CPU time that is in `vruntime`, nanoseconds.
     paid: u64,
     /// CPU time when it was picked last.
@@ -106,8 +110,10 @@ pub struct Cfs {
     linux: LinuxRelease,
     entities: Vec<Entity>,
     queues: Vec<Queue>,
-    /// Weight of all queues of each node.
+    /// Load of all queues of each node.
     nodes: Vec<u64>,
+    /// Whether some CPU was seen with two tasks (`overload` of the root domain, 3.19).
+    crowded: bool,
     domains: Domains,
     /// Loads of VMs, where each is a group.
     shares: Option<Shares>,
@@ -137,6 +143,7 @@ impl Cfs {
             entities: Vec::new(),
             queues: Vec::new(),
             nodes: Vec::new(),
+            crowded: false,
             domains: Domains::default(),
             shares: None,
             arrivals: 0,
@@ -199,28 +206,68 @@ impl Cfs {
         self.preempt(desk, to, task);
     }
 
-    /// A task comes to a CPU, and its weight with it (account_entity_enqueue).
+    /// A task comes to a CPU, and its weight and load with it (account_entity_enqueue, enqueue_entity_load_avg).
     #[inline]
     fn arrive(&mut self, desk: &Desk, cpu: usize, task: TaskId) {
         self.arrivals += 1;
+        self.crowded |= desk.load(cpu) > 0;
         let entity = &mut self.entities[task.ix()];
         entity.arrived = self.arrivals;
         self.queues[cpu].weight += entity.weight;
-        self.nodes[desk.host.node[cpu]] += entity.weight;
+        self.queues[cpu].load += entity.average.load;
+        self.nodes[desk.host.node[cpu]] += entity.average.load;
     }
 
-    /// A queue has so much less weight.
+    /// A task leaves a CPU, and its weight and load with it.
     #[inline]
-    fn lighter(&mut self, desk: &Desk, cpu: usize, weight: u64) {
-        self.queues[cpu].weight -= weight;
-        self.nodes[desk.host.node[cpu]] -= weight;
+    fn depart(&mut self, desk: &Desk, cpu: usize, task: TaskId) {
+        let entity = &self.entities[task.ix()];
+        self.queues[cpu].weight -= entity.weight;
+        self.queues[cpu].load -= entity.average.load;
+        self.nodes[desk.host.node[cpu]] -= entity.average.load;
+    }
+
+    /// Brings the load of a task up to date that was runnable until now (update_entity_load_avg).
+    #[inline]
+    fn track(&mut self, desk: &Desk, task: TaskId) {
+        if self.linux == V3_0 {
+            return;
+        }
+        let entity = &mut self.entities[task.ix()];
+        let old = entity.average.load;
+        entity.average.update(desk.now, true, entity.weight);
+        let (cpu, new) = (desk.task(task).cpu, entity.average.load);
+        if old != new {
+            self.queues[cpu].load = self.queues[cpu].load - old + new;
+            let node = &mut self.nodes[desk.host.node[cpu]];
+            *node = *node - old + new;
+        }
+    }
+
+    /// The load of a task that is about to come into the queue of `cpu`; until now it was not runnable (enqueue_entity_load_avg).
+    /// One that is new counts as runnable for a slice so far.
+    fn track_woken(&mut self, desk: &Desk, cpu: usize, task: TaskId, is_new: bool) {
+        let weight = self.entities[task.ix()].weight;
+        let average = match (self.linux, is_new) {
+            (V3_0, _) => Average::of_load(weight),
+            (_, true) => {
+                let (count, all) = (self.running(desk, cpu) + 1, self.queues[cpu].weight + weight);
+                Average::new(self.slice(task, count, all), weight, desk.now)
+            }
+            (_, false) => {
+                let mut average = self.entities[task.ix()].average;
+                average.update(desk.now, false, weight);
+                average
+            }
+        };
+        self.entities[task.ix()].average = average;
     }
 
     /// Carries a runnable task's weight and place in line to another CPU.
     fn transfer(&mut self, desk: &mut Desk, task: TaskId, to: usize) {
         let from = desk.task(task).cpu;
-        let weight = self.entities[task.ix()].weight;
-        self.lighter(desk, from, weight);
+        self.track(desk, task);
+        self.depart(desk, from, task);
         self.arrive(desk, to, task);
         let entity = &mut self.entities[task.ix()];
         let ahead = entity.vruntime as i64 - self.queues[from].min_vruntime as i64;
@@ -336,7 +383,7 @@ impl Scheduler for Cfs {
         let entity = |vm| Entity { weight: Self::weight_of(desk, vm), ..Entity::default() };
         self.shares = self.rules.has_groups.then(|| Shares::new(desk.vms.len(), desk.tasks.len()));
         self.entities = desk.tasks.iter().map(|task| entity(task.vm)).collect();
-        self.queues = vec![Queue::default(); cpus];
+        self.queues = vec![Queue::new(2 * self.rules.migration_cost); cpus];
         self.nodes = vec![0; desk.host.nodes.len()];
         self.linux = desk.linux;
         self.domains = Domains::new(&desk.host, self.linux);
@@ -359,6 +406,8 @@ impl Scheduler for Cfs {
         }
         self.share_woken(desk, task, by == Waker::Start);
         self.place(desk, to, task, by == Waker::Start);
+        self.track_woken(desk, to, task, by == Waker::Start);
+        self.note_idle_end(desk, to);
         self.arrive(desk, to, task);
         desk.assign(task, to);
         self.enqueue(desk, task);
@@ -367,7 +416,8 @@ impl Scheduler for Cfs {
 
     fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
         self.update(desk, task);
-        self.lighter(desk, cpu, self.entities[task.ix()].weight);
+        self.track(desk, task);
+        self.depart(desk, cpu, task);
         self.entities[task.ix()].push = None;
         self.queues[cpu].forget(task);
         self.update_min(desk, cpu);
@@ -376,6 +426,7 @@ impl Scheduler for Cfs {
 
     fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
         self.update(desk, task);
+        self.track(desk, task);
         if let Some(to) = self.pushed(desk, cpu, task) {
             self.queues[cpu].forget(task);
             self.transfer(desk, task, to);
@@ -396,11 +447,13 @@ impl Scheduler for Cfs {
     fn tick(&mut self, desk: &mut Desk, cpu: usize) {
         if let Some(task) = desk.current(cpu) {
             self.update(desk, task);
+            self.track(desk, task);
         }
         self.share_tick(desk, cpu);
         if let Some(task) = desk.current(cpu).filter(|_| !self.queues[cpu].is_empty()) {
             self.tick_preempt(desk, cpu, task);
         }
+        self.queues[cpu].remember_load();
         self.balance_periodic(desk, cpu);
     }
 
@@ -414,6 +467,11 @@ impl Scheduler for Cfs {
 
     fn bare_metal(&self) -> bool {
         self.bare_metal
+    }
+
+    fn work_conserving(&self) -> bool {
+        // Groups of CPUs are balanced by load: a CPU may idle beside tasks that are light.
+        false
     }
 
     fn promises(&self) -> Promises {

@@ -17,6 +17,13 @@ pub(super) struct Queue {
     pub(super) min_vruntime: u64,
     /// Weight of all its tasks, the running one included.
     pub(super) weight: u64,
+    /// Their load (runnable_load_avg; in 3.0 the same as the weight).
+    pub(super) load: u64,
+    /// What it was at the last tick, and means over more and more ticks (cpu_load).
+    past: [u64; 3],
+    /// For how long the CPU idles, in the mean, nanoseconds (avg_idle), and since when it does.
+    pub(super) idles: u64,
+    pub(super) idle_since: Option<u64>,
     /// The task that shall run next: it preempted, or a directed yield asked for it.
     pub(super) next: Option<TaskId>,
     /// The task that was preempted last, while many wait.
@@ -26,6 +33,42 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    /// Nobody is here. The CPU idles so long in the mean.
+    pub(super) fn new(idles: u64) -> Self {
+        Self { idles, ..Self::default() }
+    }
+
+    /// update_cpu_load, at a tick: the second mean takes half of what is new, the third a quarter, rounded up if it grows.
+    pub(super) fn remember_load(&mut self) {
+        for (at, past) in self.past.iter_mut().enumerate() {
+            let most = (1 << at) - 1;
+            let new = if self.load > *past { self.load + most } else { self.load };
+            *past = (*past * most + new) >> at;
+        }
+    }
+
+    /// Its load has been as it is now for long.
+    #[cfg(test)]
+    pub(super) fn settle_load(&mut self) {
+        self.past = [self.load; 3];
+    }
+
+    /// Nothing has been here so far.
+    #[cfg(test)]
+    pub(super) fn forget_load(&mut self) {
+        self.past = [0; 3];
+    }
+
+    /// source_load and target_load: a CPU from which tasks shall come counts for the least of its load now and that mean of it, the
+    /// own one for the greatest. Mean 0 is the load as it is.
+    pub(super) fn biased_load(&self, mean: usize, is_own: bool) -> u64 {
+        match mean.checked_sub(1).map(|at| self.past[at]) {
+            None => self.load,
+            Some(past) if is_own => self.load.max(past),
+            Some(past) => self.load.min(past),
+        }
+    }
+
     /// How many tasks wait.
     pub(super) fn len(&self) -> usize {
         self.tasks.len()

@@ -2,23 +2,14 @@
 //! one vCPU, so that a vCPU with the weight of that entity comes to the same as both levels. What an entity weighs is the VM's weight
 //! times its part of the VM's load (calc_cfs_shares). Load of other CPUs is averaged, and known as it was told last.
 
+use super::average::decayed;
 use super::{Cfs, UNIT};
 use crate::desk::{Desk, TaskId};
 
 /// An average of a task that was always runnable: its weight, with 20 bits more.
 const FULL: u64 = UNIT << 20;
-/// What is left after a period of 1024 us: half after 32 of them (runnable_avg_yN_inv), 2^32nds.
-const PERIOD_LEAVES: u64 = 0xfa83_b2da;
 /// MIN_SHARES.
 const LEAST: u64 = 2;
-
-/// Of an average after so many periods (decay_load).
-fn decayed(average: u64, periods: u64) -> u64 {
-    if periods > 63 * 32 {
-        return 0;
-    }
-    (0..periods % 32).fold(average >> (periods / 32), |left, _| (left * PERIOD_LEAVES) >> 32)
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Vcpu {
@@ -111,9 +102,7 @@ impl Cfs {
         if let Some((task, vm)) = runs.filter(|(_, vm)| desk.vms[*vm].is_vm()) {
             let weight = shares.weight(vm, task, Self::weight_of(desk, vm));
             let old = std::mem::replace(&mut self.entities[task.ix()].weight, weight);
-            self.lighter(desk, cpu, old);
-            self.queues[cpu].weight += weight;
-            self.nodes[desk.host.node[cpu]] += weight;
+            self.queues[cpu].weight = self.queues[cpu].weight - old + weight;
         }
     }
 }

@@ -102,7 +102,7 @@ impl Cfs {
     /// wake_affine: whether the waker's CPU with the task would be heavier than the CPU where the task was by
     /// no more than half the slack of the span.
     fn is_affine(&self, task: TaskId, [here, last]: [usize; 2], slack: u64) -> bool {
-        let (this, load) = (self.queues[here].weight, self.queues[last].weight);
+        let (this, load) = (self.queues[here].load, self.queues[last].load);
         let weight = self.entities[task.ix()].weight;
         this == 0 || 100 * (this + weight) <= (100 + (slack - 100) / 2) * load
     }
@@ -160,9 +160,8 @@ impl Cfs {
     pub(super) fn idlest(&self, desk: &Desk, last: usize) -> usize {
         let host = &desk.host;
         let mean = |sum: u64, mask: &Mask| sum * 1024 / u64::from(mask.count().max(1));
-        let load = |mask: &Mask| -> u64 {
-            mean(mask.iter().map(|cpu| self.queues[cpu].weight).sum(), mask)
-        };
+        let load =
+            |mask: &Mask| -> u64 { mean(mask.iter().map(|cpu| self.queues[cpu].load).sum(), mask) };
         let nodes = host.nodes.iter().enumerate().filter(|(_, node)| node.meets(&self.may));
         let node = nodes.min_by_key(|(at, node)| mean(self.nodes[*at], node));
         let mut span = node.map(|(_, node)| node);
@@ -174,6 +173,6 @@ impl Cfs {
         }
         let Some(span) = span else { return last };
         let own = span.iter().filter(|cpu| self.may.has(*cpu));
-        own.min_by_key(|cpu| (self.queues[*cpu].weight, *cpu)).unwrap_or(last)
+        own.min_by_key(|cpu| (self.queues[*cpu].load, *cpu)).unwrap_or(last)
     }
 }

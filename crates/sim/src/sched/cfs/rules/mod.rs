@@ -5,6 +5,7 @@
 //! the granularity of wake-ups 1 ms; on two they are twice, on four three times as much. A task weighs 1024.
 
 mod balance;
+mod load;
 mod queue;
 mod wake;
 
@@ -71,6 +72,12 @@ impl Linux {
         self
     }
 
+    /// What a task counts for in the load of its CPU, if that is not its weight.
+    fn counts_for(mut self, task: u32, load: u64) -> Self {
+        self.entity(task).average.load = load;
+        self
+    }
+
     fn allowed(mut self, task: u32, cpus: &[usize]) -> Self {
         let all = self.desk.host.cpus();
         self.desk.tasks[task as usize].allowed = Mask::of(all, cpus.iter().copied());
@@ -78,9 +85,17 @@ impl Linux {
     }
 
     fn comes(&mut self, task: u32, cpu: usize, us: u64) {
-        self.entity(task).vruntime = us * US;
+        let now = self.desk.now;
+        let entity = self.entity(task);
+        entity.vruntime = us * US;
+        if entity.average.load == 0 {
+            // It was always runnable.
+            entity.average = Average::new(u64::MAX, entity.weight, now);
+            entity.average.load = entity.weight;
+        }
         self.desk.assign(TaskId(task), cpu);
         self.cfs.arrive(&self.desk, cpu, TaskId(task));
+        self.cfs.queues[cpu].settle_load();
         self.desk.count(TaskId(task));
     }
 
