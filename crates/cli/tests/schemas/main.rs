@@ -16,7 +16,7 @@ mod vm;
 
 use common::schemas;
 use common::{Started, binary};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What one program says of what it prints.
 fn schemas_of(program: &str) -> Value {
@@ -52,6 +52,78 @@ fn document_is_what_the_programs_say() {
     let kept = std::fs::read_to_string(schemas::file()).unwrap_or_default();
     let anew = "INSTEP_GOLDEN=write cargo test -p instep-cli --test schemas writes it anew";
     assert!(kept == text, "docs/schemas.json is out of date: {anew}");
+}
+
+/// The least document that a schema admits, made by its own words.
+fn least(schema: &Value, all: &Value) -> Value {
+    if let Some(fixed) = schema.get("const") {
+        return fixed.clone();
+    }
+    if let Some(path) = schema["$ref"].as_str() {
+        return least(all.pointer(&path[1..]).unwrap(), all);
+    }
+    if let Some(one) = schema["enum"].as_array() {
+        return one[0].clone();
+    }
+    let mut made = match schema["type"].as_str().or_else(|| schema["type"][0].as_str()) {
+        Some("object") => json!({}),
+        Some("array") => {
+            let items = schema["prefixItems"].as_array().into_iter().flatten();
+            return items.map(|item| least(item, all)).collect();
+        }
+        Some("string") => json!(""),
+        Some("integer" | "number") => schema.get("minimum").cloned().unwrap_or(json!(0)),
+        Some("boolean") => json!(false),
+        _ => Value::Null,
+    };
+    let parts = ["anyOf", "oneOf"].iter().filter_map(|key| schema[key].get(0));
+    for part in parts.chain(schema["allOf"].as_array().into_iter().flatten()) {
+        match (&mut made, least(part, all)) {
+            (Value::Object(fields), Value::Object(more)) => fields.extend(more),
+            (other, part) => *other = part,
+        }
+    }
+    for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        made[name] = least(&schema["properties"][name], all);
+    }
+    made
+}
+
+#[test]
+fn each_schema_refuses_what_differs() {
+    let all = schemas::all();
+    let is_refused =
+        |document: &Value| std::panic::catch_unwind(|| schemas::check(document)).is_err();
+    let names = schemas::names(&all);
+    assert!(names.len() > 20, "{names:?}");
+    for (name, schema) in names {
+        let is_list = name.ends_with("[]");
+        let sound = least(if is_list { &schema["items"] } else { &schema }, &all);
+        let whole = |part: Value| if is_list { json!([part]) } else { part };
+        let sound_name = std::panic::catch_unwind(|| schemas::check(&whole(sound.clone())));
+        assert_eq!(sound_name.ok().flatten().as_ref(), Some(&name), "{sound}");
+        let fields = sound.as_object().unwrap();
+        let mut more = fields.clone();
+        more.insert("more".to_owned(), json!(1));
+        assert!(is_refused(&whole(more.into())), "{name} admits a field that it does not list");
+        // Without `schema` it is no document of Instep, and with another one it is another.
+        for field in fields.keys().filter(|field| *field != "schema") {
+            let mut less = fields.clone();
+            less.remove(field);
+            assert!(is_refused(&whole(less.into())), "{name} does without {field}");
+            let mut other = fields.clone();
+            other.insert(field.clone(), json!({ "more": [] }));
+            assert!(is_refused(&whole(other.into())), "{name} admits anything as {field}");
+        }
+    }
+}
+
+#[test]
+fn host_on_the_page_is_held_against_its_schema() {
+    let page = |host: Value| json!({ "schema": "instep.serve/1", "version": 1, "lacking": [], "host": host, "history": null });
+    assert_eq!(schemas::check(&page(Value::Null)).as_deref(), Some("instep.serve/1"));
+    let half = page(json!({ "schema": "instep.host/1" }));
+    assert!(std::panic::catch_unwind(|| schemas::check(&half)).is_err());
 }
 
 #[test]
