@@ -145,14 +145,13 @@ impl Machine {
         self.says("systemctl status instep --no-pager --lines 0; journalctl --unit instep --output cat --no-pager")
     }
 
-    /// Starts the VM; whether that can be done.
+    /// Starts the VM; whether that can be done. Its vCPUs are as found then, unless the service runs.
     pub(crate) fn starts_vm(&self) -> bool {
         let said = self.says(VM);
         if self.cpus().len() != 2 {
             skip::note(&format!("no VM starts on a machine of its own: {said}"));
             return false;
         }
-        assert!(self.is_as_found());
         true
     }
 
@@ -261,6 +260,7 @@ fn upgrade_and_downgrade_keep_the_placement_and_removal_undoes_it() {
     if !machine.starts_vm() {
         return;
     }
+    assert!(machine.is_as_found());
     // Containers often have a policy that no package starts anything.
     machine.does("rm -f /usr/sbin/policy-rc.d && dpkg -i /older.deb");
     assert_eq!(machine.says("systemctl is-enabled instep"), "disabled");
@@ -291,6 +291,7 @@ fn service_does_under_systemd_what_the_guide_says() {
     if !machine.starts_vm() {
         return;
     }
+    assert!(machine.is_as_found());
 
     // As the scripts of the package do.
     machine.does("systemd-sysusers instep.conf");
