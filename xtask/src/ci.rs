@@ -51,8 +51,7 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
     }
     timed("tidy", &|| tidy::run(root))?;
     timed("licences", &|| licences::run(root))?;
-    let has_deny = deny::is_installed();
-    if has_deny {
+    if deny::is_installed() {
         timed("deny", &|| deny::run(root))?;
     }
     timed(DOC.name, &|| cargo(root, &DOC, clang))?;
@@ -61,8 +60,8 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
         let verdict = if *passed { "ok" } else { "FAILED" };
         eprintln!("{name:<8} {verdict:<6} {:>7.1}s", took.as_secs_f64());
     }
-    if !has_deny {
-        eprintln!("deny     skipped: no cargo-deny here: cargo install cargo-deny");
+    if let Some(line) = deny::skipped() {
+        eprintln!("{line}");
     }
     if !test {
         eprintln!("test     skipped: --no-test");

@@ -1,5 +1,5 @@
 //! Holds the dependencies against `deny.toml`: licences, crates that are banned and where crates come from; and, where the
-//! data of known defects were fetched (`cargo deny fetch`), those. Asks no server.
+//! data of known defects were fetched (`cargo deny fetch`), those.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,28 @@ pub(crate) fn is_installed() -> bool {
     output.is_ok_and(|output| output.status.success())
 }
 
+/// What is not checked, and what to do about it.
+pub(crate) fn skipped() -> Option<&'static str> {
+    match (is_installed(), has_advisories()) {
+        (false, _) => Some("deny     skipped: no cargo-deny here: cargo install cargo-deny"),
+        (true, false) => Some(
+            "defects  skipped: the list of known defects is in no package registry: `cargo deny fetch` gets it",
+        ),
+        (true, true) => None,
+    }
+}
+
 /// Runs it; whether it found nothing wrong.
 pub(crate) fn run(root: &Path) -> Result<bool> {
     let mut checks = vec!["licenses", "bans", "sources"];
     if has_advisories() {
         checks.push("advisories");
-    } else {
-        eprintln!("known defects of dependencies are not looked up: run `cargo deny fetch` first");
     }
+    // It looks at crates for all systems, of which only those for this one were needed so far.
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let fetched =
+        Command::new(cargo).current_dir(root).args(["fetch", "--locked", "--quiet"]).status();
+    fetched.context("cannot run cargo fetch")?;
     let mut command = Command::new("cargo-deny");
     command.current_dir(root).args(["--offline", "--log-level", "error", "check"]);
     let status = command.arg("--hide-inclusion-graph").args(checks).status();

@@ -5,11 +5,11 @@ use instep_state::Outlives;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 /// The most that is read of one.
-pub(crate) const MAX_FILE: u64 = 16 << 20;
+const MAX_FILE: u64 = 16 << 20;
 
 /// Who may read a file: its owner alone, or everybody.
 pub(crate) const OWNERS: u32 = 0o600;
@@ -17,10 +17,14 @@ const EVERYBODYS: u32 = 0o644;
 
 /// What the file of this name holds; `None` when there is none, or none of this kind.
 pub(crate) fn stored<T: DeserializeOwned>(state: &Path, name: &str) -> Option<T> {
-    let path = state.join(name);
-    let is_fit = fs::metadata(&path).is_ok_and(|meta| meta.len() <= MAX_FILE);
-    let bytes = is_fit.then(|| fs::read(path).ok()).flatten()?;
-    serde_json::from_slice(&bytes).ok()
+    serde_json::from_slice(&read(&state.join(name))?).ok()
+}
+
+/// The whole of a file; `None` where it cannot be read, or is too large.
+pub(crate) fn read(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    instep_state::open(path).ok()?.take(MAX_FILE + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= MAX_FILE).then_some(bytes)
 }
 
 /// Writes the file of this name, all at once; nobody else may read it.

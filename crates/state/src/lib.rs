@@ -1,8 +1,12 @@
 //! What the journals of KVM and Xen hosts share: files that are replaced as a whole, the boot that a journal speaks of,
-//! and who answers for what it holds.
+//! who answers for what it holds, and whose files count.
 //!
 //! It knows neither hosts nor what a journal holds beside sets of CPUs and nodes.
 #![forbid(unsafe_code)]
+
+mod shared;
+
+pub use shared::{is_trusted_owner, open, open_or_make, share_directory, user_id};
 
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions, Permissions};

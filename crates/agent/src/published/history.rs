@@ -98,9 +98,7 @@ impl History {
     }
 
     fn begin(file: &Path, extent: Extent) -> Self {
-        let is_fit = std::fs::metadata(file).is_ok_and(|meta| meta.len() <= state_file::MAX_FILE);
-        let bytes = is_fit.then(|| std::fs::read(file).ok()).flatten();
-        let history = bytes.and_then(|bytes| Self::parse(&bytes));
+        let history = state_file::read(file).and_then(|bytes| Self::parse(&bytes));
         history.filter(|it| it.step_minutes == extent.step).unwrap_or_else(|| Self::empty(extent))
     }
 

@@ -62,6 +62,19 @@ impl Item {
     }
 }
 
+/// Goes on with the history in this directory, also if root began it in the service's.
+fn open(dir: &Path, size: u64) -> Result<Writer, Error> {
+    let shared = || {
+        let shared = instep_state::share_directory(dir);
+        shared.map_err(|source| Error::File { path: dir.to_owned(), source })
+    };
+    if dir.is_symlink() {
+        shared()?;
+    }
+    let writer = Writer::open(dir, size)?;
+    shared().map(|()| writer)
+}
+
 impl Recorder {
     /// Starts the thread for a history in this directory that has so many bytes at most.
     ///
@@ -162,7 +175,7 @@ impl Thread {
     fn write(&mut self, item: &Item) -> Result<u64, Error> {
         let writer = match &mut self.writer {
             Some(writer) => writer,
-            none => none.insert(Writer::open(&self.dir, self.size)?),
+            none => none.insert(open(&self.dir, self.size)?),
         };
         match item {
             Item::Moment(at_ms, line) => writer.append(*at_ms, line),

@@ -1,7 +1,9 @@
 //! A placement stays known, or can be undone, after its journal is lost.
 
 use super::vm::{Vm, online, wait_for};
-use instep_host::apply::HostLock;
+use instep_core::units::Tid;
+use instep_host::Root;
+use instep_host::apply::{HostLock, Instance, thread};
 use rustix::process::Signal;
 use std::fs;
 use std::process::Stdio;
@@ -24,6 +26,37 @@ fn removed_journal_is_written_again_in_the_next_cycle() {
     run.child.wait().unwrap();
     let restored = vm.instep(&["restore"]).output().unwrap();
     assert!(restored.status.success() && vm.is_as_found(), "{restored:?}");
+}
+
+/// What a run of commit b4f841e, of 2026-11-24, left as it was killed; numbers that each machine has anew stand as names.
+const OLD: &str = include_str!("../data/journal-b4f841e.json");
+
+#[test]
+fn journal_of_an_old_version_is_put_back() {
+    let Some(vm) = Vm::start("old") else { return };
+    let [first, second, ..] = online()[..] else { return };
+    let key = thread::key_of(&Root::live(), vm.pid(), Tid(vm.vcpus[0])).unwrap();
+    let text = [
+        ("BOOT", Instance::this().unwrap().boot_id),
+        ("1111111", key.pid.to_string()),
+        ("2222222", key.pid_start.to_string()),
+        ("5555555", key.tid.to_string()),
+        ("6666666", key.tid_start.to_string()),
+        ("7777777", format!("{first},{second}")),
+        ("8888888", first.to_string()),
+    ];
+    let text = text.iter().fold(OLD.to_owned(), |text, (name, value)| {
+        assert!(text.contains(name), "{name}: {text}");
+        text.replace(name, value)
+    });
+    fs::create_dir(vm.state()).unwrap();
+    fs::write(vm.state().join("journal.json"), text).unwrap();
+    let restored = vm.instep(&["restore"]).output().unwrap();
+    assert!(restored.status.success(), "{restored:?}");
+    let both = [first, second].into_iter().map(instep_core::units::CpuId);
+    let both: instep_core::idset::CpuSet = both.collect();
+    assert_eq!(vm.cpus(), [both.to_string(), first.to_string()], "{restored:?}");
+    assert!(!vm.state().join("journal.json").exists());
 }
 
 #[test]

@@ -24,15 +24,18 @@ pub(crate) fn name(document: &Value) -> Option<String> {
 /// Its name.
 pub(crate) fn check(document: &Value) -> Option<String> {
     let name = name(document)?;
-    static ALL: OnceLock<BTreeMap<String, Validator>> = OnceLock::new();
-    let all = ALL.get_or_init(|| validators(all()));
-    let schema = all.get(&name).unwrap_or_else(|| panic!("docs/schemas.json has no {name}"));
-    let wrong: Vec<String> = schema
-        .iter_errors(document)
-        .map(|error| format!("{}: {error}", error.instance_path()))
-        .collect();
+    let wrong = errors(&name, document);
     assert!(wrong.is_empty(), "{name} is not as docs/schemas.json says:\n{}", wrong.join("\n"));
     Some(name)
+}
+
+/// Where a document differs from the schema of this name, a line each.
+pub(crate) fn errors(name: &str, document: &Value) -> Vec<String> {
+    static ALL: OnceLock<BTreeMap<String, Validator>> = OnceLock::new();
+    let all = ALL.get_or_init(|| validators(all()));
+    let schema = all.get(name).unwrap_or_else(|| panic!("docs/schemas.json has no {name}"));
+    let errors = schema.iter_errors(document);
+    errors.map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
 
 /// The names of all documents, with what prints each, as docs/schemas.json lists them.

@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 13] = [
+pub(crate) const SCENARIOS: [&str; 14] = [
     "dispatch",
     "dispatch-gangs",
     "dispatch-mechanisms",
@@ -25,6 +25,7 @@ pub(crate) const SCENARIOS: [&str; 13] = [
     "dispatch-kernels",
     "dispatch-limits",
     "dispatch-classes",
+    "dispatch-user",
 ];
 
 /// Series of kernels besides that on which the others run: the oldest that Debian has a usable one of, one with long support, and the
@@ -172,6 +173,11 @@ fn nice_classes_and_partitions_are_kept() {
 #[test]
 fn limits_of_20_50_and_150_percent_hold_on_each_kind() {
     holds("dispatch-limits");
+}
+
+#[test]
+fn user_of_the_service_places_and_loads_the_scheduler() {
+    holds("dispatch-user");
 }
 
 #[test]

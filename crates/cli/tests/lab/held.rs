@@ -114,6 +114,7 @@ fn tried(file: &Path, more: &[&str]) -> Result<Option<(Value, Lab)>, Failure> {
         Failure::Lab(format!("{name}: {last}\n{said}"))
     })?;
     assert_eq!(schemas::check(&report).as_deref(), Some("instep.lab/1"));
+    report["steps"].as_array().into_iter().flatten().for_each(check_printed);
     let checks = report["checks"].as_array().into_iter().flatten();
     let failed: Vec<String> =
         checks.filter(|check| check["held"] != true).map(Value::to_string).collect();
@@ -124,6 +125,19 @@ fn tried(file: &Path, more: &[&str]) -> Result<Option<(Value, Lab)>, Failure> {
     let by_xen = report["host"]["hypervisor"] == "xen";
     assert!(report["kvm"] == !by_xen && report["attempts"].as_u64() >= Some(1));
     Ok(Some((report, lab)))
+}
+
+/// Holds the documents of Instep that a step printed against docs/schemas.json: one, or one a line among other lines.
+fn check_printed(step: &Value) {
+    let lines = step["stdout"].as_str().into_iter().flat_map(str::lines);
+    let documents = lines.filter_map(|line| serde_json::from_str(line).ok());
+    let names = [step["stdout"].clone()].into_iter().chain(documents);
+    let held = names.filter_map(|document: Value| schemas::check(&document)).count();
+    let command = step["step"].as_str().unwrap_or_default().trim();
+    let prints_one = command.contains("instep ")
+        && command.contains(" --json")
+        && !command.contains(['\n', '|', '>', '$']);
+    assert!(!prints_one || held > 0, "{command} printed no document: {}", step["stdout"]);
 }
 
 pub(crate) fn named(name: &str) -> PathBuf {

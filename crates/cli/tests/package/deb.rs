@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the package must hold, besides a page for each command.
-const FILES: [&str; 18] = [
+const FILES: [&str; 20] = [
     "usr/bin/instep",
     "etc/instep/instep.toml",
     "usr/lib/systemd/system/instep.service",
@@ -25,7 +25,9 @@ const FILES: [&str; 18] = [
     "usr/share/doc/instep/decisions/0020-service-and-package.md",
     "usr/share/doc/instep/models/validation.md",
     "usr/share/doc/instep/copyright",
+    "usr/lib/sysusers.d/instep.conf",
     "usr/share/doc/instep/examples/dispatch.conf",
+    "usr/share/doc/instep/examples/hot-memory.conf",
     "usr/share/doc/instep/examples/prometheus/instep-alerts.yml",
     "usr/share/doc/instep/examples/prometheus/instep-dashboard.json",
 ];
@@ -138,6 +140,8 @@ fn check_control(control: &Path) {
     let read = |name: &str| fs::read_to_string(control.join(name)).unwrap();
     assert_eq!(read("conffiles").trim(), "/etc/instep/instep.toml");
     let (after, before) = (read("postinst"), read("prerm"));
+    let user = after.find("systemd-sysusers instep.conf").expect("the service's user is made");
+    assert!(user < after.find("try-restart").unwrap(), "before the service needs it: {after}");
     assert!(!after.contains("systemctl enable") && !after.contains("_dh_action=start"), "{after}");
     for unit in ["instep.service", "instep-serve.service"] {
         let restarts = |line: &str| line.contains("deb-systemd-invoke try-restart");

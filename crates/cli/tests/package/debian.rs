@@ -131,6 +131,7 @@ fn fresh_debian_runs_the_package_and_again_after_a_boot() {
     if !machine.starts_vm() {
         return;
     }
+    assert!(machine.is_as_found());
     machine.does("cp /instep.toml /etc/instep/ && systemctl enable --now instep instep-serve");
     assert!(!machine.is_as_found(), "{}", machine.journal());
     machine.until("the page", || machine.says(METRICS) == "1");

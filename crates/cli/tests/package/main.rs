@@ -82,10 +82,12 @@ fn unit_of_page() -> String {
     fs::read_to_string(root().join("packaging/instep-serve.service")).unwrap()
 }
 
-/// The unit with what the drop-in for the kernel scheduler adds.
-fn unit_with_dispatch() -> String {
-    let more = fs::read_to_string(root().join("packaging/dispatch.conf")).unwrap();
-    unit().replace("[Install]", &format!("{more}[Install]"))
+/// The unit with what each drop-in adds that is among the examples.
+fn units_with_more() -> [String; 2] {
+    ["dispatch.conf", "hot-memory.conf"].map(|name| {
+        let more = fs::read_to_string(root().join("packaging").join(name)).unwrap();
+        unit().replace("[Install]", &format!("{more}[Install]"))
+    })
 }
 
 #[test]
@@ -97,7 +99,7 @@ fn operators_program_holds_no_code_of_the_laboratory() {
 #[test]
 fn exposure_of_the_unit_is_at_most_three() {
     let security = ["security", "--offline=true", "--threshold=30"];
-    for text in [unit(), unit_with_dispatch(), unit_of_page()] {
+    for text in [unit(), unit_of_page()].into_iter().chain(units_with_more()) {
         let Some((is_content, said)) = judged(&text, &security) else { return };
         assert!(is_content && said.contains("Overall exposure level"), "{said}");
     }
@@ -109,7 +111,7 @@ fn exposure_of_the_unit_is_at_most_three() {
 #[test]
 fn systemd_has_nothing_to_object_to_in_the_unit() {
     let verify = ["verify", "--man=no"];
-    for text in [unit(), unit_with_dispatch(), unit_of_page()] {
+    for text in [unit(), unit_of_page()].into_iter().chain(units_with_more()) {
         let Some((is_content, said)) = judged(&text, &verify) else { return };
         let own: Vec<&str> = said.lines().filter(|line| line.contains("instep.service")).collect();
         assert!(is_content && own.is_empty(), "{said}");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the package must hold, besides a page for each command, and whether it belongs to the settings.
-const FILES: [(&str, bool); 16] = [
+const FILES: [(&str, bool); 18] = [
     ("/usr/bin/instep", false),
     ("/etc/instep/instep.toml", true),
     ("/usr/lib/systemd/system/instep.service", false),
@@ -24,6 +24,8 @@ const FILES: [(&str, bool); 16] = [
     ("/usr/share/doc/instep/schemas.json", false),
     ("/usr/share/doc/instep/decisions/0020-service-and-package.md", false),
     ("/usr/share/doc/instep/models/validation.md", false),
+    ("/usr/lib/sysusers.d/instep.conf", false),
+    ("/usr/share/doc/instep/examples/hot-memory.conf", false),
     ("/usr/share/doc/instep/examples/prometheus/instep-alerts.yml", false),
     ("/usr/share/doc/instep/examples/prometheus/instep-dashboard.json", false),
 ];
@@ -166,6 +168,7 @@ fn check_scripts(scripts: &str) {
     let (after, before, upgraded) =
         (part("postinstall"), part("preuninstall"), part("postuninstall"));
     let reloads = after.contains("systemctl daemon-reload");
+    assert!(after.contains("systemd-sysusers instep.conf"), "{after}");
     assert!(reloads && after.matches("systemctl").count() == 1, "it does more: {after}");
     assert!(before.contains("[ \"$1\" -eq 0 ]") && !before.contains("try-restart"), "{before}");
     let stop = before.find("disable --now").expect("the service is stopped");

@@ -29,6 +29,9 @@ const VM: &str = "setpriv --reuid nobody --regid nogroup --clear-groups \
 const WATCH: &str =
     "(while :; do for tid in $(cat /tmp/vcpus); do taskset -pc $tid; done; done) >/tmp/seen 2>&1 &
     echo $! >/tmp/watch";
+/// The users of the run, its state, its lock, its history and the files in that.
+const OWNERS: &str = "stat -c %U /proc/$(systemctl show -P MainPID instep) /run/instep /run/instep/lock \
+    /var/lib/instep/history && stat -c %U /var/lib/instep/history/* | sort -u";
 /// The seconds after which it ends even if nobody ends it.
 const LIFE: &str = "300";
 
@@ -142,14 +145,13 @@ impl Machine {
         self.says("systemctl status instep --no-pager --lines 0; journalctl --unit instep --output cat --no-pager")
     }
 
-    /// Starts the VM; whether that can be done.
+    /// Starts the VM; whether that can be done. Its vCPUs are as found then, unless the service runs.
     pub(crate) fn starts_vm(&self) -> bool {
         let said = self.says(VM);
         if self.cpus().len() != 2 {
             skip::note(&format!("no VM starts on a machine of its own: {said}"));
             return false;
         }
-        assert!(self.is_as_found());
         true
     }
 
@@ -211,6 +213,10 @@ fn put_service(tree: &Path) {
     // final-sigterm with no process left, of 90 s each).
     let own = "[Service]\nWatchdogSec=3s\nTimeoutStopSec=10s\n";
     fs::write(drop_in.join("test.conf"), own).unwrap();
+    let users = tree.join("usr/lib/sysusers.d");
+    fs::create_dir_all(&users).unwrap();
+    fs::copy(root().join("packaging/instep.sysusers"), users.join("instep.conf")).unwrap();
+    fs::copy(root().join("packaging/hot-memory.conf"), tree.join("hot-memory.conf")).unwrap();
     // Not by this process: a program that others start meanwhile could have it open for writing.
     let copied = Command::new("cp")
         .arg(env!("CARGO_BIN_EXE_instep"))
@@ -219,19 +225,22 @@ fn put_service(tree: &Path) {
     assert!(copied.unwrap().success());
 }
 
-/// The same package as version 0.0.1, at `to`.
+/// The same package as version 0.0.1, at `to`, whose service has no user of its own: it runs as root.
 fn make_older(package: &Path, to: &Path) {
     let script = "mkdir \"$2.d\" && dpkg-deb -R \"$1\" \"$2.d/tree\" &&
         sed -i 's/^Version:.*/Version: 0.0.1-1/' \"$2.d/tree/DEBIAN/control\" &&
+        sed -i '/^User=/d; /^AmbientCapabilities=/d' \"$2.d/tree/usr/lib/systemd/system/instep.service\" &&
         dpkg-deb --root-owner-group -b \"$2.d/tree\" \"$2\" && rm -r \"$2.d\"";
     let made = Command::new("sh").args(["-c", script, "sh"]).arg(package).arg(to).output().unwrap();
     assert!(made.status.success(), "{}", output_text(&made));
 }
 
-/// Installs a package over another version: the new run has what the one before placed, which was not put back meanwhile.
-fn replace(machine: &Machine, package: &str, version: &str) {
+/// Installs a package over another version, whose service is this user's: the new run has what the one before placed, which was not
+/// put back meanwhile.
+fn replace(machine: &Machine, package: &str, version: &str, user: &str) {
     let run = machine.property("MainPID");
     machine.does(&format!("dpkg --force-confold -i {package}"));
+    assert_eq!(machine.says(OWNERS), format!("{user}\n").repeat(5).trim(), "{}", machine.journal());
     assert_eq!(machine.says("dpkg-query -f '${Version}' -W instep"), version);
     assert_ne!(machine.property("MainPID"), run, "the other version runs");
     assert!(!machine.is_as_found(), "{}", machine.journal());
@@ -252,6 +261,7 @@ fn upgrade_and_downgrade_keep_the_placement_and_removal_undoes_it() {
     if !machine.starts_vm() {
         return;
     }
+    assert!(machine.is_as_found());
     // Containers often have a policy that no package starts anything.
     machine.does("rm -f /usr/sbin/policy-rc.d && dpkg -i /older.deb");
     assert_eq!(machine.says("systemctl is-enabled instep"), "disabled");
@@ -261,14 +271,19 @@ fn upgrade_and_downgrade_keep_the_placement_and_removal_undoes_it() {
     assert!(!machine.is_as_found(), "{}", machine.journal());
 
     let own = concat!(env!("CARGO_PKG_VERSION"), "-1");
-    for (package, version) in [("/instep.deb", own), ("/older.deb", "0.0.1-1")] {
-        replace(&machine, package, version);
+    let older = "0.0.1-1";
+    for (package, version, user) in [
+        ("/instep.deb", own, "instep"),
+        ("/older.deb", older, "root"),
+        ("/instep.deb", own, "instep"),
+    ] {
+        replace(&machine, package, version, user);
     }
 
     machine.does("dpkg --remove instep");
     assert!(machine.is_as_found(), "{}", machine.journal());
     machine.does("test -e /etc/instep/instep.toml && dpkg --purge instep && ! test -e /etc/instep");
-    machine.does("! test -e /var/lib/instep");
+    machine.does("! test -e /var/lib/instep && ! test -e /run/instep && getent passwd instep");
 }
 
 #[test]
@@ -277,16 +292,22 @@ fn service_does_under_systemd_what_the_guide_says() {
     if !machine.starts_vm() {
         return;
     }
+    assert!(machine.is_as_found());
 
+    // As the scripts of the package do.
+    machine.does("systemd-sysusers instep.conf");
     // It is ready once the VM is placed, and says so.
     machine.does("systemctl start instep");
     assert!(!machine.is_as_found(), "{}", machine.journal());
     machine.until("a status", || machine.property("StatusText").contains("1 VM"));
 
-    // Of the kernel's settings it may write those of DAMON alone.
+    // It has a user of its own and three capabilities, and can write to no setting of the kernel.
+    let rights = "grep -E '^(Uid|CapPrm|CapBnd)' /proc/$(systemctl show -P MainPID instep)/status";
+    let rights = machine.says(rights);
+    assert_eq!(rights.matches("\t0000000000880004").count(), 2, "{rights}");
+    assert!(!rights.contains("Uid:\t0"), "{rights}");
     machine.does(
-        "! test -e /sys/kernel/mm/damon || nsenter --target $(systemctl show -P MainPID instep) --mount sh -c 'cd \
-         /sys/kernel && test -w mm/damon/admin/kdamonds/nr_kdamonds && ! test -w profiling'",
+        "nsenter --target $(systemctl show -P MainPID instep) --mount sh -c '! test -w /sys/kernel/profiling'",
     );
 
     // The page shows the VM. Its process has a user of its own, and no capabilities.
@@ -368,4 +389,41 @@ fn service_does_under_systemd_what_the_guide_says() {
     for refused in ["denied", "not permitted", "cannot be read", "not readable", "SYS_"] {
         assert!(!journal.contains(refused), "a right is missing: {journal}");
     }
+    root_shares_the_state_of_the_service(&machine);
+    drop_in_lets_the_service_use_damon(&machine);
+}
+
+/// With the example for memory in use it may write to DAMON's files, which are root's, and to no other setting of the kernel.
+fn drop_in_lets_the_service_use_damon(machine: &Machine) {
+    machine.does(
+        "cp /hot-memory.conf /etc/systemd/system/instep.service.d/ && systemctl daemon-reload",
+    );
+    machine.does("systemctl start instep");
+    machine.does(
+        "grep -q 'CapEff:.*0000000000880006' /proc/$(systemctl show -P MainPID instep)/status",
+    );
+    machine.does(
+        "! test -e /sys/kernel/mm/damon || nsenter --target $(systemctl show -P MainPID instep) --mount sh -c 'cd \
+         /sys/kernel && test -w mm/damon/admin/kdamonds/nr_kdamonds && ! test -w profiling'",
+    );
+    machine.does("systemctl stop instep");
+}
+
+/// What the service left as all of it was killed is put back by root's `instep restore`, which follows no link that the service's
+/// user made; and what root's `run --once` places the service takes over.
+fn root_shares_the_state_of_the_service(machine: &Machine) {
+    machine.does("systemctl start instep");
+    machine.does("systemctl kill --kill-whom=all --signal=KILL instep && systemctl stop instep");
+    assert!(!machine.is_as_found(), "nobody was left to put it back: {}", machine.journal());
+    machine.does(
+        "cd /run/instep && rm -f journal.lock && ln -s /etc/hostname journal.lock && ! instep restore",
+    );
+    assert!(!machine.is_as_found());
+    machine.does("test -s /etc/hostname && rm /run/instep/journal.lock && instep restore");
+    assert!(machine.is_as_found());
+    machine.does("instep run --once --config /etc/instep/instep.toml && instep status");
+    assert!(!machine.is_as_found());
+    machine.does("systemctl start instep");
+    machine.does("test $(stat -c %U /run/instep/lock) = instep && systemctl stop instep");
+    assert!(machine.is_as_found(), "{}", machine.journal());
 }

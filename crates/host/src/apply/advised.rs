@@ -9,9 +9,8 @@ use crate::system;
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 /// How long room is kept.
@@ -56,9 +55,7 @@ impl AdvisedRoom {
         state.make().map_err(|what| Error::Unusable { what, next })?;
         let path = state.path().join("advised");
         let failed = |source| Error::system(format!("use {}", path.display()), source);
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = options.custom_flags(libc::O_NOFOLLOW).open(&path).map_err(failed)?;
+        let mut file = instep_state::open_or_make(&path).map_err(failed)?;
         file.lock().map_err(failed)?;
         let mut text = String::new();
         (&mut file).take(MAX_FILE).read_to_string(&mut text).map_err(failed)?;

@@ -31,7 +31,7 @@ pub use instep_state::Holder;
 use instep_state::Outlives;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -165,7 +165,8 @@ impl Journal {
     pub fn load(state: &StateDir) -> Result<Option<Self>, Error> {
         let path = state.file(FILE);
         let mut bytes = Vec::new();
-        let read = File::open(&path).and_then(|f| f.take(MAX_JOURNAL + 1).read_to_end(&mut bytes));
+        let read = instep_state::open(&path)
+            .and_then(|file| file.take(MAX_JOURNAL + 1).read_to_end(&mut bytes));
         match read {
             Ok(_) => parse(&path, &bytes).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),

@@ -4,9 +4,9 @@
 //! enter. The process id inside is only for messages.
 
 use crate::error::Error;
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, File, Metadata, TryLockError};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,17 +32,17 @@ impl LockFile {
         path: &Path,
         failed: impl Fn(io::Error) -> Error + Copy,
     ) -> Result<Self, Error> {
+        Self::take_opened(path, instep_state::open_or_make, failed)
+    }
+
+    fn take_opened(
+        path: &Path,
+        open: impl Fn(&Path) -> io::Result<File>,
+        failed: impl Fn(io::Error) -> Error + Copy,
+    ) -> Result<Self, Error> {
         let mut attempt = 0;
         loop {
-            let mut file = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(libc::O_NOFOLLOW)
-                .open(path)
-                .map_err(failed)?;
+            let mut file = open(path).map_err(failed)?;
             match file.try_lock() {
                 // It may have been removed since it was opened: then this is no lock.
                 Ok(()) if is_at(&file, path) => {
@@ -89,7 +89,7 @@ impl LockFile {
     /// # Errors
     /// The file is there and cannot be opened.
     pub(crate) fn holder_of(path: &Path) -> Result<Option<u32>, Error> {
-        let mut file = match File::open(path) {
+        let mut file = match instep_state::open(path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Error::read(path, source)),
@@ -152,8 +152,12 @@ mod tests {
         if !full.exists() {
             return instep_madehost::skip::note("there is no /dev/full");
         }
-        let first = take(full).unwrap();
-        assert!(matches!(take(full), Err(Error::Taken { pid: None })));
+        let take = || {
+            let open = |path: &Path| File::options().read(true).write(true).open(path);
+            LockFile::take_opened(full, open, |source| Error::system("cannot lock", source))
+        };
+        let first = take().unwrap();
+        assert!(matches!(take(), Err(Error::Taken { pid: None })));
         drop(first);
     }
 

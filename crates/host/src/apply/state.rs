@@ -93,7 +93,7 @@ impl StateDir {
         self.make().map_err(|what| Error::Unusable { what, next: NEXT.into() })
     }
 
-    /// Creates the directory where it is missing, and checks that it is the caller's own. The error
+    /// Creates the directory where it is missing, and checks that it is the caller's own or, for root, the service's. The error
     /// says what is wrong with it.
     pub(crate) fn make(&self) -> Result<(), String> {
         let shown = self.path.display();
@@ -120,9 +120,8 @@ impl StateDir {
         let shown = self.path.display();
         let meta = fs::metadata(&self.path)
             .map_err(|source| format!("cannot look at {shown}: {source}"))?;
-        let me = rustix::process::geteuid().as_raw();
         // An existing directory is never made narrower: it may be /tmp, given by mistake.
-        if meta.uid() != me || meta.mode() & 0o022 != 0 {
+        if !instep_state::is_trusted_owner(meta.uid()) || meta.mode() & 0o022 != 0 {
             return Err(format!(
                 "state directory {shown} belongs to user {} with mode {:o}: others could change \
                  what is in it",

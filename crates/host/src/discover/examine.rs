@@ -260,6 +260,9 @@ impl Monitor {
                     return Answer::Opaque(ONE_THREAD.to_owned(), vcpus);
                 }
                 let advice = match self.vmm {
+                    Vmm::Qemu if vmm::names_threads(&self.arguments) => {
+                        " (QEMU names them as it starts them)"
+                    }
                     Vmm::Qemu => " (start QEMU with -name NAME,debug-threads=on)",
                     _ => "",
                 };

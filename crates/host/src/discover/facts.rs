@@ -384,7 +384,8 @@ impl fmt::Display for Looked {
         if self.unreadable_fd_dirs != 0 {
             write!(
                 f,
-                "; the descriptors of {} were not readable (run as root, or with CAP_SYS_PTRACE)",
+                "; the descriptors of {} were not readable (run as root, or with CAP_SYS_PTRACE and \
+                 CAP_DAC_READ_SEARCH)",
                 self.unreadable_fd_dirs
             )?;
         }

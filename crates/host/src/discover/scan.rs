@@ -168,7 +168,7 @@ impl Scanner {
             self.warned.descriptors = true;
             scan.warnings.push(format!(
                 "processes whose descriptors cannot be read: {}; VMs among them are found by name \
-                 only (it takes root or CAP_SYS_PTRACE, and no container or LSM that forbids it)",
+                 only (it takes root, or CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH, and no container or LSM that forbids it)",
                 scan.looked.unreadable_fd_dirs
             ));
         }

@@ -166,9 +166,8 @@ impl Trust {
     /// # Errors
     /// A user that /etc/passwd does not name; a cgroup that is no path from the root of its hierarchy.
     pub fn of(users: &[String], cgroups: &[String]) -> Result<Self, String> {
-        let passwd = || std::fs::read_to_string("/etc/passwd").unwrap_or_default();
         let user = |name: &String| {
-            let known = name.parse().ok().or_else(|| user_of(&passwd(), name));
+            let known = name.parse().ok().or_else(|| instep_state::user_id(name));
             known.ok_or_else(|| {
                 format!("`{name}` is no user of /etc/passwd; give the user's number instead")
             })
@@ -215,17 +214,6 @@ impl Trust {
             )
         })
     }
-}
-
-/// The number of a user by the text of /etc/passwd.
-fn user_of(passwd: &str, name: &str) -> Option<u32> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        if fields.next() != Some(name) {
-            return None;
-        }
-        fields.nth(1)?.parse().ok()
-    })
 }
 
 #[cfg(test)]
@@ -337,8 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn users_are_known_by_name_and_what_is_not_is_told() {
-        assert_eq!(user_of("root:x:0:0::/:/bin/sh\na:x:1234:5::/:/b\n", "a"), Some(1234));
+    fn user_or_cgroup_that_is_none_is_told() {
         let wrong = Trust::of(&["no-such-user-here".to_owned()], &[]).unwrap_err();
         assert!(wrong.contains("no-such-user-here"), "{wrong}");
         for path in ["", "/", "user.slice"] {

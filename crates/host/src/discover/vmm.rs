@@ -102,12 +102,31 @@ pub fn one_thread_for_all(arguments: &[String]) -> bool {
             .any(|value| args::last(&args::keys(value, "accel"), "thread") == Some("single"))
 }
 
+/// Whether QEMU was told to name its threads.
+#[must_use]
+pub fn names_threads(arguments: &[String]) -> bool {
+    args::values(arguments, "name")
+        .any(|value| args::last(&args::keys(value, "guest"), "debug-threads") == Some("on"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn line(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn qemu_names_threads_where_it_is_told_to() {
+        for (text, expected) in [
+            ("q -name a,debug-threads=on", true),
+            ("q -name guest=a,debug-threads=on", true),
+            ("q -name a,debug-threads=off", false),
+            ("q -name a", false),
+        ] {
+            assert_eq!(names_threads(&line(text)), expected, "{text}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use instep_core::units::Id;
 use instep_state::{BOOT_ID, Holder, Outlives, boot_id};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
@@ -127,7 +127,7 @@ impl Journal {
         let path = Self::path_in(state);
         let failed = |source| Error::File { what: "read", path: path.clone(), source };
         let mut bytes = Vec::new();
-        match File::open(&path) {
+        match instep_state::open(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened
                 .and_then(|file| file.take(MAX_JOURNAL).read_to_end(&mut bytes))

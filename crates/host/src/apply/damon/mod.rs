@@ -259,7 +259,7 @@ impl Files {
 fn denied(path: &Path, source: &io::Error) -> Error {
     Error::Unusable {
         what: format!("DAMON cannot be used: {}: {source}", path.display()),
-        next: "run as root, with /sys/kernel/mm/damon writable, to know which memory is in use"
+        next: "run as root, or give the service what /usr/share/doc/instep/examples/hot-memory.conf has"
             .to_owned(),
     }
 }

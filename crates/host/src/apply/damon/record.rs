@@ -13,12 +13,14 @@ use instep_state::Outlives;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
 const SCHEMA: &str = "instep.damon/1";
 const FILE: &str = "damon.json";
+/// The most that is read of it.
+const MAX_RECORD: u64 = 64 << 10;
 /// How often removing is tried while the kernel is busy with another write, and the pause between.
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(50);
@@ -72,11 +74,13 @@ impl Record {
     /// Reads it; `None` when there is none.
     fn load(state: &StateDir) -> Result<Option<Self>, Error> {
         let path = path_in(state);
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
+        let mut bytes = Vec::new();
+        let opened = instep_state::open(&path);
+        match opened.and_then(|file| file.take(MAX_RECORD).read_to_end(&mut bytes)) {
+            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Error::read(path, source)),
-        };
+        }
         let damaged = |why: String| {
             Error::Unusable {
             what: format!("the record {} is damaged: {why}", path.display()),

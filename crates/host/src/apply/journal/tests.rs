@@ -184,7 +184,7 @@ fn journal_that_somebody_wrote_into_is_not_the_one_that_was_left() {
     let left = Journal::file_id(lock.state());
     assert_eq!(Journal::file_id(lock.state()), left);
     let path = lock.state().file(FILE);
-    File::options().append(true).open(&path).unwrap().write_all(b"x").unwrap();
+    fs::File::options().append(true).open(&path).unwrap().write_all(b"x").unwrap();
     assert_ne!(Journal::file_id(lock.state()), left);
 }
 
