@@ -382,7 +382,7 @@ impl Dispatch {
         };
         let mut now = self.warned.clone();
         now.insert(format!(
-            "VMs cannot be looked for: {error}; the kernel scheduler goes on with those it knows"
+            "cannot look for VMs: {error}; the kernel scheduler goes on with those it knows"
         ));
         self.warn(now);
         None
@@ -536,11 +536,8 @@ fn described(entry: &VmEntry) -> String {
 type Entries = (Vec<VmEntry>, Vec<String>);
 
 /// Looks at the host: the VMs that there are, with warnings, and what follows for the scheduler.
-fn decide(
-    (config, trust): (&DispatchConfig, &Trust),
-    scanner: &mut Scanner,
-) -> (Entries, LoadPlan) {
-    let scan = (config.mode != Mode::Off).then(|| trusted(scanner, trust)).transpose();
+fn decide((config, trust): (&DispatchConfig, &Trust), scan: &mut Scanner) -> (Entries, LoadPlan) {
+    let scan = (config.mode != Mode::Off).then(|| trusted(scan, trust)).transpose();
     let found = scan.as_ref().ok().and_then(Option::as_ref);
     let told = |(scan, _): &(Scan, Threads)| table::all_entries(scan, &BTreeMap::new(), config);
     let entries = found.map(told).unwrap_or_default();
@@ -550,9 +547,7 @@ fn decide(
     let probe = Probe::of(Path::new("/"), &threads);
     let plan = match (plan(config.mode, &probe, plan::BUILT, config.despite_cookies), scan) {
         // Whether their threads have cookies is not known either.
-        (LoadPlan::Load, Err(error)) => {
-            LoadPlan::Busy(format!("VMs cannot be looked for: {error}"))
-        }
+        (LoadPlan::Load, Err(error)) => LoadPlan::Busy(format!("cannot look for VMs: {error}")),
         (plan, _) => plan,
     };
     (entries, plan)
