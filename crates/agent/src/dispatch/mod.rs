@@ -15,17 +15,16 @@
 //! It knows nothing of BPF: `instep-kernel` does. Without that crate's feature `kernel` it is
 //! always off.
 
-pub mod config;
 pub mod in_force;
 mod places;
+pub(crate) mod scheduler;
 pub mod table;
 mod weights;
 
 use crate::config::Config;
+use crate::config::dispatch::DispatchConfig;
 use crate::error::Error;
 use crate::observe::VmKey;
-use crate::watch::Scheduler;
-use config::DispatchConfig;
 pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read};
 use instep_core::topology::Topology;
 use instep_core::units::{Nanos, NodeId, Tid};
@@ -38,6 +37,7 @@ use instep_kernel::loaded::Loaded;
 use instep_kernel::table::LIMITS;
 use instep_kernel::{CpuPlace, LoadPlan, Mode, Probe, VmEntry, VmTable, cookies, plan};
 use places::places;
+use scheduler::Scheduler;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
