@@ -3,7 +3,9 @@
 //! TOML; a key that is not known is an error that names the file and line. Durations and sizes
 //! carry units. Knows nothing of the command line, which overrides it.
 
-use crate::dispatch::config::DispatchConfig;
+pub mod dispatch;
+
+use dispatch::DispatchConfig;
 use instep_core::expected;
 use instep_core::idset::NodeSet;
 use instep_core::policy::{PolicyName, PolicySettings};

@@ -1,9 +1,9 @@
 //! One cycle: observe, decide, apply, tell homes, bring memory home; and the record of it.
 
 use crate::config::Config;
+use crate::dispatch::scheduler::Scheduler;
 use crate::dispatch::{Dispatch, InForce};
 use crate::error::Error;
-use crate::holding::summarize_restore;
 use crate::left_alone::LeftAlone;
 use crate::memory::{Homes, Host, Limits, LiveHost};
 use crate::metrics::Metrics;
@@ -12,11 +12,12 @@ use crate::observe::{
 };
 use crate::published::{Keeper, RunState};
 use crate::record::{ActionRecord, Cost, Cycle, MemoryRecord, Record, Stopwatch};
-use crate::run::Sink;
+use crate::restored::summarize_restore;
+use crate::sink::Sink;
 use crate::soft::{Decided, SoftHomes, Told};
 use crate::view;
 use crate::vm_settings::Reported;
-use crate::watch::{Scheduler, Watch};
+use crate::watch::Watch;
 use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::Vm;

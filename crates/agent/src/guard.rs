@@ -22,7 +22,7 @@ mod lock;
 #[cfg(test)]
 mod testing;
 
-use crate::run::Sink;
+use crate::sink::Sink;
 pub use duty::stand;
 use instep_host::apply::{Holder, StateDir};
 pub use left::{Left, Recorded, Restored, Threads};

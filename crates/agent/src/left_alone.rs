@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::observe::{Observation, VmKey};
-use crate::run::Sink;
+use crate::sink::Sink;
 use instep_core::snapshot::OpaqueVm;
 use instep_core::units::VmId;
 use instep_host::discover::{Owner, is_called};

@@ -20,14 +20,17 @@ pub mod observe;
 pub mod published;
 pub mod record;
 mod reload;
+mod restored;
 pub mod run;
 mod service;
 mod signals;
+mod sink;
 mod soft;
 mod state_file;
 #[cfg(test)]
 mod testing;
 pub mod view;
+mod vm_key;
 pub mod vm_settings;
 mod watch;
 pub mod xen;

@@ -3,7 +3,7 @@
 //! It is the median of the last changes, so that one step of a load, which placement is to follow, is not
 //! taken for noise. A VM whose load goes up and down all the time is not moved for it.
 
-use crate::observe::VmKey;
+use crate::vm_key::VmKey;
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::Milli;
 use std::collections::{BTreeMap, VecDeque};

@@ -4,6 +4,7 @@
 //! It decides nothing and touches nothing.
 
 use crate::noise::Noise;
+pub use crate::vm_key::VmKey;
 use crate::vm_settings::VmSettings;
 use instep_core::decision::{Decision, Verdict};
 use instep_core::idset::{CpuSet, NodeSet};
@@ -33,24 +34,6 @@ pub struct Observer {
     /// Where each VM was placed in the cycle before.
     homes: BTreeMap<VmKey, NodeSet>,
     noise: Noise,
-}
-
-/// A VM by its process, told from a later one of the same number by its start. A name is none: it
-/// changes when another VM of the same name comes or goes, and the next VM may have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct VmKey {
-    /// The monitor's process.
-    pub id: VmId,
-    /// When that process started, in ticks since boot.
-    pub start_ticks: u64,
-}
-
-impl VmKey {
-    /// That of a VM that a scan found.
-    #[must_use]
-    pub fn of(facts: &VmFacts) -> Self {
-        Self { id: VmId(facts.pid), start_ticks: facts.start_ticks }
-    }
 }
 
 /// One look: the snapshot, and the scan it was made from.

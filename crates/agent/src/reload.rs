@@ -1,7 +1,7 @@
 //! What SIGHUP asks a run for.
 
 use crate::config::{Config, ConfigError};
-use crate::run::Sink;
+use crate::sink::Sink;
 
 /// Reads the configuration again.
 pub type Reload<'a> = &'a mut dyn FnMut() -> Result<Config, ConfigError>;

@@ -12,19 +12,19 @@ use crate::dispatch::{self, Dispatch};
 use crate::error::Error;
 use crate::guard::{Guard, Threads};
 use crate::holding::{begin, renew, take_over};
-pub use crate::holding::{describe_restore, summarize_restore};
 use crate::left_alone::LeftAlone;
 pub use crate::locks::{lock, lock_host, lock_journal};
 use crate::memory::{Homes, LiveHost};
 use crate::metrics::Metrics;
 use crate::observe::Observer;
 use crate::published::{self, Keeper, METRICS, RunState};
-use crate::record::Record;
 pub use crate::reload::Reload;
 use crate::reload::read_again;
+pub use crate::restored::{describe_restore, summarize_restore};
 use crate::service::{self, Service};
 use crate::signals::Wake;
 pub use crate::signals::{Events, survive_size_limit};
+pub use crate::sink::Sink;
 use crate::vm_settings::Reported;
 use crate::watch::Watch;
 use instep_core::wording::Count;
@@ -59,19 +59,6 @@ pub enum Hands {
     Free(StateDir),
     /// It decides only; this is what an earlier run changed and left so.
     Tied(Option<Journal>),
-}
-
-/// Receives what a run reports. It must not wait for its readers, as placement waits meanwhile, and handles
-/// what it cannot write itself.
-pub trait Sink {
-    /// A cycle is done.
-    fn record(&mut self, record: &Record<'_>);
-    /// Something else worth telling, one sentence.
-    fn notice(&mut self, text: &str);
-    /// SIGHUP came: opens log files again that were rotated. Whether there are any.
-    fn reopen(&mut self) -> bool {
-        false
-    }
 }
 
 /// How a run ended.

@@ -1,7 +1,7 @@
 //! For tests: a sink that keeps what is said.
 
 use crate::record::Record;
-use crate::run::Sink;
+use crate::sink::Sink;
 
 /// Keeps notices.
 #[derive(Default)]

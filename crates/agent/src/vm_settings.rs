@@ -7,8 +7,8 @@
 //! may define a VM may weigh and pin it by libvirt's own means, so that this gives nobody new power; an operator
 //! who wants the configuration alone to count sets `vm_settings = false` under `[discover]`.
 
-use crate::dispatch::config::{VmConfig, period_of, weight_of};
-use crate::run::Sink;
+use crate::config::dispatch::{VmConfig, period_of, weight_of};
+use crate::sink::Sink;
 use instep_core::wording::printable;
 use instep_host::discover::definition::Setting;
 use instep_host::discover::{Origin, Scan, VmFacts};

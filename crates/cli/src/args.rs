@@ -4,7 +4,7 @@ mod traces;
 mod values;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use instep_agent::dispatch::config::ProcessVm;
+use instep_agent::config::dispatch::ProcessVm;
 use instep_core::policy::PolicyName;
 use instep_core::units::Bytes;
 use instep_kernel::Mode;

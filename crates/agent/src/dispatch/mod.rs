@@ -15,19 +15,18 @@
 //! It knows nothing of BPF: `instep-kernel` does. Without that crate's feature `kernel` it is
 //! always off.
 
-pub mod config;
 mod held;
 pub mod in_force;
 mod places;
 mod preview;
+pub(crate) mod scheduler;
 pub mod table;
 mod weights;
 
 use crate::config::Config;
+use crate::config::dispatch::DispatchConfig;
 use crate::error::Error;
 use crate::observe::VmKey;
-use crate::watch::Scheduler;
-use config::DispatchConfig;
 pub use held::take_held;
 pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read};
 use instep_core::topology::Topology;
@@ -41,6 +40,7 @@ use instep_kernel::loaded::Loaded;
 use instep_kernel::{CpuPlace, LoadPlan, Mode, Probe, VmEntry, cookies, plan};
 use places::places;
 pub use preview::preview;
+use scheduler::Scheduler;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -389,7 +389,7 @@ impl Dispatch {
         };
         let mut now = self.warned.clone();
         now.insert(format!(
-            "VMs cannot be looked for: {error}; the kernel scheduler goes on with those it knows"
+            "cannot look for VMs: {error}; the kernel scheduler goes on with those it knows"
         ));
         self.warn(now);
         None
@@ -491,11 +491,8 @@ impl Drop for Dispatch {
 type Entries = (Vec<VmEntry>, Vec<String>);
 
 /// Looks at the host: the VMs that there are, with warnings, and what follows for the scheduler.
-fn decide(
-    (config, trust): (&DispatchConfig, &Trust),
-    scanner: &mut Scanner,
-) -> (Entries, LoadPlan) {
-    let scan = (config.mode != Mode::Off).then(|| trusted(scanner, trust)).transpose();
+fn decide((config, trust): (&DispatchConfig, &Trust), scan: &mut Scanner) -> (Entries, LoadPlan) {
+    let scan = (config.mode != Mode::Off).then(|| trusted(scan, trust)).transpose();
     let found = scan.as_ref().ok().and_then(Option::as_ref);
     let told = |(scan, _): &(Scan, Threads)| table::all_entries(scan, &BTreeMap::new(), config);
     let entries = found.map(told).unwrap_or_default();
@@ -505,9 +502,7 @@ fn decide(
     let probe = Probe::of(Path::new("/"), &threads);
     let plan = match (plan(config.mode, &probe, plan::BUILT, config.despite_cookies), scan) {
         // Whether their threads have cookies is not known either.
-        (LoadPlan::Load, Err(error)) => {
-            LoadPlan::Busy(format!("VMs cannot be looked for: {error}"))
-        }
+        (LoadPlan::Load, Err(error)) => LoadPlan::Busy(format!("cannot look for VMs: {error}")),
         (plan, _) => plan,
     };
     (entries, plan)

@@ -1,8 +1,8 @@
 //! What the kernel scheduler knows of the VMs: from what a scan found and what was configured to
 //! entries of its table. Pure but for [`process`], which lists a process's threads.
 
-use super::config::{DispatchConfig, VmConfig};
 use super::weights::{self, Place};
+use crate::config::dispatch::{DispatchConfig, VmConfig};
 use crate::observe::VmKey;
 use crate::vm_settings::VmSettings;
 use instep_core::units::{NodeId, Tid};
@@ -189,8 +189,8 @@ fn process(pid: u32) -> Option<Vec<ThreadId>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::ProcessVm;
     use super::*;
+    use crate::config::dispatch::ProcessVm;
     use instep_core::units::{Bytes, Nanos};
     use instep_host::discover::{ScanOptions, Scanner};
     use instep_kernel::VmTable;

@@ -1,7 +1,7 @@
 //! What a run leaves behind that is killed, on a host of any kind.
 
 use crate::error::Error;
-use crate::holding::describe_restore;
+use crate::restored::describe_restore;
 use instep_host::Root;
 use instep_host::apply::{
     Applier, Holder, InstanceLife, InstanceLock, Journal, RestoreReport, StateDir, damon,

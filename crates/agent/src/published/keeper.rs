@@ -18,7 +18,7 @@ use crate::published::history::{History, PlacementChange};
 use crate::published::recorder::{Recorder, State};
 use crate::published::{DAY, HISTORY, HOST, PublishedHost, RunState, history_dir};
 use crate::record::Record;
-use crate::run::Sink;
+use crate::sink::Sink;
 use crate::state_file;
 use schemars::JsonSchema;
 use std::collections::BTreeMap;

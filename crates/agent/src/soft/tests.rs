@@ -1,7 +1,7 @@
 //! Several cycles on a made host, with what they change carried out on it.
 
 use super::*;
-use crate::dispatch::config::DispatchConfig;
+use crate::config::dispatch::DispatchConfig;
 use crate::observe::Observer;
 use instep_core::idset::NodeSet;
 use instep_core::units::{Bytes, CpuId, Milli, Nanos};

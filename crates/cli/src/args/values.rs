@@ -1,7 +1,7 @@
 //! Values of options: what text they take, and what is said of others.
 
+use instep_agent::config::dispatch::ProcessVm;
 use instep_agent::config::{MAX_INTERVAL, MIN_WINDOW};
-use instep_agent::dispatch::config::ProcessVm;
 pub(super) use instep_cli::values::{beside, duration};
 use instep_core::units::{Bytes, Milli};
 use std::time::{Duration, SystemTime};

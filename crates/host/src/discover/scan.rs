@@ -427,8 +427,7 @@ impl Scanner {
         }
         let Monitor { pid, guest, definition, .. } = monitor;
         let process = definition::Process { pid: *pid, guest, manager, root: &self.root };
-        let found =
-            definition.refresh_definition(&process, (&mut self.reader, &mut self.aside)).clone();
+        let found = definition.refresh(&process, (&mut self.reader, &mut self.aside)).clone();
         if let Some(why) = definition.denied().filter(|_| !self.warned.definitions) {
             self.warned.definitions = true;
             scan.warnings.push(why.to_owned());

@@ -30,6 +30,7 @@ pub mod evidence;
 mod fetched;
 pub mod guests;
 pub mod hold;
+mod kit;
 pub mod report;
 pub mod run;
 mod steps;

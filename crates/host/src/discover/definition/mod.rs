@@ -145,7 +145,7 @@ enum Unread {
 
 impl State {
     /// What the definition says now. Where no file changed, it costs a look at each.
-    pub(super) fn refresh_definition(
+    pub(super) fn refresh(
         &mut self,
         process: &Process<'_>,
         (reader, aside): (&mut Reader, &mut Aside),

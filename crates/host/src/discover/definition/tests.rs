@@ -96,12 +96,12 @@ fn unchanged_file_is_not_read_again() {
     let process = Process { pid: vm.pid, guest: &guest, manager, root: &root };
     let (mut state, mut reader) = (State::default(), Reader::new(&root));
     let mut aside = Aside::default();
-    assert_eq!(state.refresh_definition(&process, (&mut reader, &mut aside)).settings.len(), 2);
+    assert_eq!(state.refresh(&process, (&mut reader, &mut aside)).settings.len(), 2);
     // Whatever is known stays as long as the file does not change.
     state.known = Definition::default();
-    assert_eq!(state.refresh_definition(&process, (&mut reader, &mut aside)).settings.len(), 0);
+    assert_eq!(state.refresh(&process, (&mut reader, &mut aside)).settings.len(), 0);
     fs::write(&path, &status).unwrap();
-    assert_eq!(state.refresh_definition(&process, (&mut reader, &mut aside)).settings.len(), 2);
+    assert_eq!(state.refresh(&process, (&mut reader, &mut aside)).settings.len(), 2);
 }
 
 #[test]

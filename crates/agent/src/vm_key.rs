@@ -1,0 +1,22 @@
+//! Who a VM is, from one scan to the next.
+
+use instep_core::units::VmId;
+use instep_host::discover::VmFacts;
+
+/// A VM by its process, told from a later one of the same number by its start. A name is none: it
+/// changes when another VM of the same name comes or goes, and the next VM may have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VmKey {
+    /// The monitor's process.
+    pub id: VmId,
+    /// When that process started, in ticks since boot.
+    pub start_ticks: u64,
+}
+
+impl VmKey {
+    /// That of a VM that a scan found.
+    #[must_use]
+    pub fn of(facts: &VmFacts) -> Self {
+        Self { id: VmId(facts.pid), start_ticks: facts.start_ticks }
+    }
+}
