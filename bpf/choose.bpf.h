@@ -22,7 +22,7 @@
 #ifndef INSTEP_CHOOSE_BPF_H
 #define INSTEP_CHOOSE_BPF_H
 
-#include "taken.bpf.h"
+#include "higher.bpf.h"
 
 /* Takes the vCPU that waits on this seat of a part of a gang; whether there was one. */
 static __always_inline bool take_of_seat(struct instep_vm_settings *s, struct gang_part *part, u32 seat)

@@ -9,7 +9,7 @@
 #ifndef INSTEP_DUMP_BPF_H
 #define INSTEP_DUMP_BPF_H
 
-#include "taken.bpf.h"
+#include "higher.bpf.h"
 
 static __always_inline void dump_account(struct account *a, u64 clock)
 {

@@ -239,7 +239,7 @@ static __always_inline u32 weight_of_group(u64 id)
 }
 
 /* What a thread of this weight by its nice value weighs among others of its account. */
-SEPARATE int weigh(struct task_state *t, u32 nice)
+SEPARATE int set_thread_weight(struct task_state *t, u32 nice)
 {
 	u64 mean = SET.thread_weight, weight = (u64)nice * (POL_WEIGHT / 100);
 

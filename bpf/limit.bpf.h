@@ -195,7 +195,7 @@ static __always_inline void look_at_limits(struct task_struct *p, struct task_st
 	if (!t->limit)
 		t->used = p->se.sum_exec_runtime;
 	note_groups(t, group, now);
-	weigh(t, p->scx.weight);
+	set_thread_weight(t, p->scx.weight);
 }
 
 /* Adds what the periods that began meanwhile bring. */

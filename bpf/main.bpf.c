@@ -27,7 +27,7 @@
  *   thread.bpf.h, group.bpf.h  Which VM a thread belongs to. cpu.weight counts at each level of the tree of cgroups: user space
  *                  computes once a second what each VM and each cgroup is entitled to.
  *   limit.bpf.h, held.bpf.h  CPU limits of cgroups (cpu.max) hold: threads under one of which nothing is left wait.
- *   idle.bpf.h, wake.bpf.h, taken.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
+ *   idle.bpf.h, wake.bpf.h, higher.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
  *                  takes a CPU away.
  *   waits.bpf.h, frequency.bpf.h   How long vCPUs wait, for reports, and how busy CPUs are, for the kernel's governor.
  *
@@ -57,7 +57,7 @@
 
 #include "thread.bpf.h"
 #include "wake.bpf.h"
-#include "taken.bpf.h"
+#include "higher.bpf.h"
 #include "choose.bpf.h"
 #include "begin.bpf.h"
 #include "waits.bpf.h"
@@ -516,14 +516,14 @@ void BPF_STRUCT_OPS(instep_enable, struct task_struct *p)
 		return;
 	/* A limit holds before the first run, too. */
 	look_at_limits(p, t, scx_bpf_now());
-	weigh(t, p->scx.weight);
+	set_thread_weight(t, p->scx.weight);
 	/* Its own time begins with that of the others where it first waits or runs. */
 	t->own_in = OWN_NOWHERE;
 }
 
 void BPF_STRUCT_OPS(instep_set_weight, struct task_struct *p, u32 weight)
 {
-	weigh(task_of(p), weight);
+	set_thread_weight(task_of(p), weight);
 }
 
 void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpumask *cpumask)

@@ -231,7 +231,7 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 	return found;
 }
 
-/* CPUs that a higher class has had for a whole window (taken.bpf.h): no gang can have them. */
+/* CPUs that a higher class has had for a whole window (higher.bpf.h): no gang can have them. */
 SEPARATE u64 lost_lanes(struct domain_state *d, u64 now)
 {
 	u64 lost = 0, set;

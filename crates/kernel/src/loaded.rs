@@ -92,7 +92,7 @@ impl Loaded {
             data.instep.set.nr_slots = limits.slots;
             write(&mut data.instep.set, settings);
         }
-        // The kernel warns of a deprecated operation, which `bpf/taken.bpf.h` needs on old ones only.
+        // The kernel warns of a deprecated operation, which `bpf/higher.bpf.h` needs on old ones only.
         let anywhere = ["scx_bpf_reenqueue_local___v2", "scx_bpf_dsq_reenq"];
         if anywhere.iter().any(|name| compat::ksym_exists(name).unwrap_or(false)) {
             skel.struct_ops.instep_ops_mut().cpu_release = std::ptr::null_mut();

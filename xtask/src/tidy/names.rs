@@ -1,41 +1,25 @@
 //! Names that say nothing of what they hold: the guide of words (CONTRIBUTING.md) wants verbs with an object for
 //! functions and nouns for files.
-//!
-//! Those that are there from before are in `names.txt`, a line each of file and name. A line whose name is gone is an
-//! error, too, so that the list only shrinks.
 
 use super::Finding;
 use super::links::Texts;
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// No function is called so.
 const FUNCTIONS: [&str; 7] = ["ahead", "apart", "look", "said", "settle", "told", "weigh"];
 /// No source file is called so, nor like a function that may not be.
 const FILES: [&str; 6] = ["judged", "keep", "stay", "taken", "told", "where"];
-/// The names that are there from before.
-const KNOWN: &str = include_str!("names.txt");
 
 /// Checks the names of all sources and of the functions in them.
 pub(super) fn check(files: &Texts) -> Vec<Finding> {
-    check_against(files, KNOWN)
-}
-
-fn check_against(files: &Texts, known: &str) -> Vec<Finding> {
-    let known: BTreeSet<&str> = known.lines().filter(|line| !line.is_empty()).collect();
-    let mut found = BTreeSet::new();
-    for (path, text) in files {
-        found
-            .extend(names(path, text).into_iter().map(|name| format!("{} {name}", path.display())));
-    }
-    let new = found.iter().filter(|line| !known.contains(line.as_str())).map(|line| {
-        let (file, name) = line.rsplit_once(' ').unwrap_or((line, ""));
-        format!("{file}: `{name}` does not say what it holds or does; see Style in CONTRIBUTING.md")
-    });
-    let gone = known.iter().filter(|line| !found.contains(**line)).map(|line| {
-        format!("`{line}` is not there any more; take the line out of xtask/src/tidy/names.txt")
-    });
-    new.chain(gone).map(Finding::error).collect()
+    let all = files
+        .iter()
+        .flat_map(|(path, text)| names(path, text).into_iter().map(move |name| (path, name)));
+    let finding = |(path, name): (&PathBuf, &str)| {
+        let path = path.display();
+        format!("{path}: `{name}` does not say what it holds or does; see Style in CONTRIBUTING.md")
+    };
+    all.map(finding).map(Finding::error).collect()
 }
 
 /// The names of a source that are not wanted: its own, and those of functions that it defines.
@@ -78,8 +62,8 @@ fn word(text: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn found(path: &str, text: &str, known: &str) -> usize {
-        check_against(&[(path.into(), text.to_owned())].into(), known).len()
+    fn found(path: &str, text: &str) -> usize {
+        check(&[(path.into(), text.to_owned())].into()).len()
     }
 
     #[test]
@@ -87,10 +71,10 @@ mod tests {
         for text in
             ["fn told() {", "    pub(crate) const fn look(&self) {", "    fn settle<T>(x: T) {"]
         {
-            assert_eq!(found("a/src/b.rs", text, ""), 1, "{text}");
+            assert_eq!(found("a/src/b.rs", text), 1, "{text}");
         }
-        assert_eq!(found("bpf/a.bpf.h", "SEPARATE int weigh(struct task *t)", ""), 1);
-        assert_eq!(found("bpf/taken.bpf.h", "", "") + found("a/src/told.rs", "", ""), 2);
+        assert_eq!(found("bpf/a.bpf.h", "SEPARATE int weigh(struct task *t)"), 1);
+        assert_eq!(found("bpf/taken.bpf.h", "") + found("a/src/told.rs", ""), 2);
     }
 
     #[test]
@@ -98,16 +82,9 @@ mod tests {
         for text in
             ["let x = told();", "fn look_up() {", "// fn told()", "let told = 1;", "\"fn told()\""]
         {
-            assert_eq!(found("a/src/b.rs", text, ""), 0, "{text}");
+            assert_eq!(found("a/src/b.rs", text), 0, "{text}");
         }
-        assert_eq!(found("bpf/a.bpf.h", "\tweigh(t, p->scx.weight);", ""), 0);
-        assert_eq!(found("a/told.md", "fn told()", ""), 0);
-    }
-
-    #[test]
-    fn known_name_passes_until_it_is_gone() {
-        assert_eq!(found("a/src/b.rs", "fn told() {", "a/src/b.rs told\n"), 0);
-        assert_eq!(found("a/src/b.rs", "", "a/src/b.rs told\n"), 1);
-        assert_eq!(found("a/src/c.rs", "fn told() {", "a/src/b.rs told\n"), 2);
+        assert_eq!(found("bpf/a.bpf.h", "\tweigh(t, p->scx.weight);"), 0);
+        assert_eq!(found("a/told.md", "fn told()"), 0);
     }
 }

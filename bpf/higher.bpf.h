@@ -19,8 +19,8 @@
  * queue can be put in order from ops.cpu_release only. The loader keeps the one that the kernel wants (crates/kernel,
  * loaded.rs).
  */
-#ifndef INSTEP_TAKEN_BPF_H
-#define INSTEP_TAKEN_BPF_H
+#ifndef INSTEP_HIGHER_BPF_H
+#define INSTEP_HIGHER_BPF_H
 
 #include "idle.bpf.h"
 
