@@ -153,7 +153,7 @@ fn vms_that_cannot_be_looked_for_are_told_once_and_hide_no_other_warning() {
     dispatch.scanner = nowhere();
     assert!(dispatch.scan().is_none() && dispatch.scan().is_none());
     let said = std::mem::take(&mut dispatch.said);
-    assert!(said.len() == 1 && said[0].contains("VMs cannot be looked for: "), "{said:?}");
+    assert!(said.len() == 1 && said[0].contains("cannot look for VMs: "), "{said:?}");
     dispatch.warn(before);
     assert_eq!(dispatch.said, [""; 0]);
     dispatch.scan();
