@@ -395,9 +395,13 @@ fn service_does_under_systemd_what_the_guide_says() {
 
 /// With the example for memory in use it may write to DAMON's files, which are root's, and to no other setting of the kernel.
 fn drop_in_lets_the_service_use_damon(machine: &Machine) {
-    machine.does("cp /hot-memory.conf /etc/systemd/system/instep.service.d/ && systemctl daemon-reload");
+    machine.does(
+        "cp /hot-memory.conf /etc/systemd/system/instep.service.d/ && systemctl daemon-reload",
+    );
     machine.does("systemctl start instep");
-    machine.does("grep -q 'CapEff:.*0000000000880006' /proc/$(systemctl show -P MainPID instep)/status");
+    machine.does(
+        "grep -q 'CapEff:.*0000000000880006' /proc/$(systemctl show -P MainPID instep)/status",
+    );
     machine.does(
         "! test -e /sys/kernel/mm/damon || nsenter --target $(systemctl show -P MainPID instep) --mount sh -c 'cd \
          /sys/kernel && test -w mm/damon/admin/kdamonds/nr_kdamonds && ! test -w profiling'",
