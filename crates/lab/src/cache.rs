@@ -6,8 +6,8 @@
 //! shared by all that use it, keeps it from being cleaned under them.
 
 use crate::error::Error;
-use crate::kernel::by_version;
 use crate::stop::Stop;
+use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -217,9 +217,25 @@ fn place(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
         .map(|dir| dir.join("instep"))
 }
 
+/// Orders names by their numbers, so that 6.10 comes after 6.9.
+pub(crate) fn by_version(a: &str, b: &str) -> Ordering {
+    let (a_parts, b_parts) = (version_parts(a), version_parts(b));
+    a_parts.cmp(&b_parts).then_with(|| a.cmp(b))
+}
+
+fn version_parts(name: &str) -> Vec<u64> {
+    name.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_order_by_number_not_by_letter() {
+        let (nine, ten) = ("linux-image-6.9.1-cloud-amd64", "linux-image-6.10.0-cloud-amd64");
+        assert_eq!(by_version(nine, ten), Ordering::Less);
+    }
 
     #[test]
     fn xdg_comes_before_home_and_relative_paths_are_ignored() {

@@ -5,10 +5,9 @@
 //! need only a serial console and an initramfs. It does not look into the kernel's configuration.
 
 use crate::apt::Apt;
-use crate::cache::Cache;
+use crate::cache::{Cache, by_version};
 use crate::error::Error;
 use crate::stop::Stop;
-use std::cmp::Ordering;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -125,25 +124,9 @@ pub(crate) fn newest_in(dir: &Path) -> Option<PathBuf> {
     names.pop().map(|name| dir.join(name))
 }
 
-/// Orders names by their numbers, so that 6.10 comes after 6.9.
-pub(crate) fn by_version(a: &str, b: &str) -> Ordering {
-    let (a_parts, b_parts) = (version_parts(a), version_parts(b));
-    a_parts.cmp(&b_parts).then_with(|| a.cmp(b))
-}
-
-fn version_parts(name: &str) -> Vec<u64> {
-    name.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn versions_order_by_number_not_by_letter() {
-        let (nine, ten) = ("linux-image-6.9.1-cloud-amd64", "linux-image-6.10.0-cloud-amd64");
-        assert_eq!(by_version(nine, ten), Ordering::Less);
-    }
 
     #[test]
     fn a_cached_kernel_is_found_without_apt() {

@@ -1,6 +1,7 @@
-//! What the compiler does not check: which crate may know which, how long files are, how they
-//! begin and are called, what must not be written down in them, and where links of the documents lead.
+//! What the compiler does not check: which crate may know which, how long files are, how they begin and are called, what
+//! must not be written down in them, whether tests assert something, and where links of the documents lead.
 
+mod asserting;
 mod files;
 mod layering;
 mod links;
@@ -51,6 +52,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
     }
     findings.extend(links::check(&texts));
     findings.extend(names::check(&texts));
+    findings.extend(asserting::check(&texts));
     findings.extend(programs::check(&texts));
     for finding in &findings {
         eprintln!("{finding}");

@@ -61,8 +61,8 @@ const LOST_LIMITS: &str = "CPU limits of cgroups (cpu.max) would not hold: there
 const LOST_GROUPS: &str = "there are more cgroups than the kernel scheduler has room for (65,536, of which ordinary users' have \
                            half): what lies in the others weighs as if it lay in the cgroup above them";
 
-const GIVEN_UP: &str = "three ejections within an hour: the kernel scheduler stays out until [dispatch] is changed and read \
-                        again (SIGHUP), or instep run is started again";
+const STAYS_OUT: &str = "the kernel scheduler stays out until [dispatch] is changed and read again (SIGHUP), or instep run is \
+                         started again";
 
 /// vCPUs of all VMs.
 fn vcpus_of(entries: &[VmEntry]) -> usize {
@@ -113,7 +113,7 @@ enum State {
         why: String,
         failed: bool,
     },
-    /// The kernel ejected it too often.
+    /// The kernel ejected it too often, or it could not keep a CPU limit.
     GivenUp(String),
 }
 
@@ -195,8 +195,8 @@ impl Dispatch {
                 ));
                 false
             }
-            State::GivenUp(_) if was.without_vms() == config.without_vms() => {
-                self.said.push(format!("[dispatch] is as it was, but for VMs at most: {GIVEN_UP}"));
+            State::GivenUp(why) if was.without_vms() == config.without_vms() => {
+                self.said.push(format!("[dispatch] is as it was, but for VMs at most: {why}"));
                 false
             }
             // What kept it out may be settled now.
@@ -289,7 +289,7 @@ impl Dispatch {
         if let Some(wait) = self.backoff.ejected(lasted, Instant::now()) {
             return self.wait_for(wait, format!("it fell out: {why}"));
         }
-        let why = format!("it fell out: {why}; {GIVEN_UP}");
+        let why = format!("it fell out: {why}; three ejections within an hour: {STAYS_OUT}");
         self.said.push(format!("the kernel's default scheduler is in force: {why}"));
         State::GivenUp(why)
     }
@@ -358,10 +358,7 @@ impl Dispatch {
             return self.unload(why);
         }
         if let Some(id) = kernel.lost_limit() {
-            // Limits do not hold until it is out; the search for the cgroup takes its time.
-            self.unload(LOST_LIMITS.to_owned());
-            self.said.extend(weights::find_lost_limit(&Root::live(), id));
-            return;
+            return self.give_up_for_limit(&Root::live(), id);
         }
         let vcpus = vcpus_of(&entries);
         if kernel.is_outgrown(vcpus) {
@@ -405,6 +402,16 @@ impl Dispatch {
     fn unload(&mut self, why: String) {
         self.said.push(format!("Instep's kernel scheduler is taken out for now: {why}"));
         self.state = State::busy(why);
+    }
+
+    /// Brings the default back for good, as the scheduler cannot keep a CPU limit: that of the cgroup with this inode number.
+    fn give_up_for_limit(&mut self, root: &Root, id: u64) {
+        // Limits do not hold until it is out; the search for the cgroup takes its time.
+        self.state = State::GivenUp(LOST_LIMITS.to_owned());
+        let which = weights::find_lost_limit(root, id).unwrap_or_else(|| LOST_LIMITS.to_owned());
+        let why = format!("{which}; {STAYS_OUT}");
+        self.said.push(format!("the kernel's default scheduler is in force: {why}"));
+        self.state = State::GivenUp(why);
     }
 
     /// Keeps what the kernel says of an end that was not asked for.

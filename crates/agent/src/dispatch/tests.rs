@@ -134,6 +134,24 @@ fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_cha
 }
 
 #[test]
+fn limit_without_room_keeps_it_out_and_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("sys/fs/cgroup/machine.slice/a.scope");
+    std::fs::create_dir_all(&at).unwrap();
+    std::fs::write(at.join("cpu.max"), "20000 100000\n").unwrap();
+    let config = Config::default();
+    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    let id = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&at).unwrap());
+    dispatch.give_up_for_limit(&Root::at(dir.path()), id);
+    let told = dispatch.in_force();
+    let named = told.why.contains("the cgroup /machine.slice/a.scope (cpu.max 20000 100000)");
+    assert!(named && told.why.contains("stays out until"), "{told:?}");
+    assert!(told.next_attempt.is_none() && !dispatch.is_active());
+    dispatch.reload(&config);
+    assert!(dispatch.supervise().concat().contains("is as it was"), "nothing changed");
+}
+
+#[test]
 fn what_was_only_in_the_way_is_looked_at_again_when_the_configuration_is_read() {
     let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
@@ -153,7 +171,7 @@ fn vms_that_cannot_be_looked_for_are_told_once_and_hide_no_other_warning() {
     dispatch.scanner = nowhere();
     assert!(dispatch.scan().is_none() && dispatch.scan().is_none());
     let said = std::mem::take(&mut dispatch.said);
-    assert!(said.len() == 1 && said[0].contains("VMs cannot be looked for: "), "{said:?}");
+    assert!(said.len() == 1 && said[0].contains("cannot look for VMs: "), "{said:?}");
     dispatch.warn(before);
     assert_eq!(dispatch.said, [""; 0]);
     dispatch.scan();

@@ -90,14 +90,23 @@ impl Weigher {
     }
 }
 
-/// Names the cgroup, by its inode number, whose CPU limit found no room; `None` where it is not found.
+/// Names the cgroup, by its inode number, whose CPU limit found no room, and the limit; `None` where it is not found.
 pub(super) fn find_lost_limit(root: &Root, id: u64) -> Option<String> {
     // That of version 2 holds the others.
     MOUNTS.iter().rev().find_map(|mount| {
         let mount = root.join(mount);
         let path = find_directory(&mount, id)?;
-        let path = path.strip_prefix(&mount).ok()?;
-        Some(format!("there is no room for the CPU limit of the cgroup /{}", path.display()))
+        let read = |file: &str| {
+            let text = std::fs::read_to_string(path.join(file)).ok()?;
+            Some(text.trim().replace('\n', " "))
+        };
+        let limit = read("cpu.max").map(|text| format!("cpu.max {text}"));
+        let limit = limit.or_else(|| Some(format!("cpu.cfs_quota_us {}", read("cpu.cfs_quota_us")?)));
+        let limit = limit.unwrap_or_else(|| "a limit".to_owned());
+        Some(format!(
+            "no room for the CPU limit of the cgroup /{} ({limit}): more than 65,536 have one, or the kernel has no memory",
+            path.strip_prefix(&mount).ok()?.display()
+        ))
     })
 }
 
@@ -208,8 +217,12 @@ mod tests {
         let at = dir.path().join("sys/fs/cgroup/cpu/machine.slice/a.scope");
         std::fs::create_dir_all(&at).unwrap();
         let id = std::fs::metadata(&at).unwrap().ino();
+        std::fs::write(at.join("cpu.cfs_quota_us"), "20000\n").unwrap();
         let told = find_lost_limit(&Root::at(dir.path()), id).unwrap();
-        assert!(told.ends_with("the cgroup /machine.slice/a.scope"), "{told}");
+        assert!(
+            told.contains("the cgroup /machine.slice/a.scope (cpu.cfs_quota_us 20000):"),
+            "{told}"
+        );
         assert_eq!(find_lost_limit(&Root::at(dir.path()), 0), None);
     }
 

@@ -1,7 +1,8 @@
 //! The simulator scenario of what was profiled: the simulator, which is in `instep-lab`, tries a synthetic program
 //! of the same features and writes the scenario.
 
-use super::report::{ProfileReport, fraction};
+use super::numbers::fraction;
+use super::report::ProfileReport;
 use anyhow::Context as _;
 use instep_cli::imitation::{COMMAND, Imitated, Wanted};
 use instep_cli::programs::{LABORATORY, find};

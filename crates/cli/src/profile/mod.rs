@@ -4,6 +4,7 @@
 mod html;
 mod imitated;
 mod launch;
+mod numbers;
 mod placing;
 mod report;
 mod text;

@@ -1,8 +1,7 @@
 //! The placement policy that the places measured speak for, in words with its numbers. Where no two were
 //! measured, the default with what is known, said not to be measured, and the command that would tell.
 
-use super::report::fraction;
-use super::text::times;
+use super::numbers::{fraction, times};
 use crate::text::plural;
 use instep_core::idset::CpuSet;
 use instep_core::policy::PolicyName;

@@ -1,6 +1,7 @@
 //! The result of a profile as plain data: schema `instep.profile/1`, and what text and page draw.
 
 use super::judged;
+use super::numbers::{fraction, time};
 use super::placing;
 use super::watch::Seen;
 use instep_cli::imitation::Imitation;
@@ -251,9 +252,9 @@ impl Disturbance {
     }
 
     fn warning(&self) -> String {
-        let mut taken = super::text::time(self.taken.0);
+        let mut taken = time(self.taken.0);
         if self.stolen.0 > 0 {
-            let stolen = super::text::time(self.stolen.0);
+            let stolen = time(self.stolen.0);
             taken = format!("{taken}, of it {stolen} by this machine's own hypervisor");
         }
         format!(
@@ -269,7 +270,7 @@ fn too_brief(profile: &Profile) -> String {
     format!(
         "it ran for {} only, and that is its start rather than its work. Profile something that runs \
          for a second or more",
-        super::text::time(profile.elapsed.0)
+        time(profile.elapsed.0)
     )
 }
 
@@ -336,11 +337,6 @@ fn series(intervals: &[instep_core::profile::Interval], threads: u32) -> Vec<(u6
         (begin, length, fraction(Nanos(active).milli_of(Nanos(length))))
     };
     intervals.chunks(step).map(span).collect()
-}
-
-/// Thousandths as a number.
-pub(super) fn fraction(milli: Milli) -> f64 {
-    milli.0 as f64 / 1000.0
 }
 
 impl Point {

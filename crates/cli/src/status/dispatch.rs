@@ -7,6 +7,7 @@ use instep_core::snapshot::Snapshot;
 use instep_core::units::NodeId;
 use instep_core::wording::Count;
 use instep_kernel::probe::State;
+use instep_kernel::stats::DomainSeen;
 use instep_kernel::{LoadPlan, Mode, Probe, plan};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -37,6 +38,8 @@ pub(crate) struct DispatchJson {
     failures: usize,
     /// What Instep's knows of the VMs.
     vms: Vec<VmInForce>,
+    /// The clocks of Instep's scheduling domains.
+    domains: Vec<DomainSeen>,
     /// What Instep's counted since it was loaded.
     counters: BTreeMap<String, u64>,
     /// What Instep's consists of.
@@ -72,8 +75,18 @@ pub(crate) fn read_dispatch(state: Option<&Path>) -> DispatchJson {
     let known = told.is_some();
     let enabled = kernel.state == Some(State::Enabled);
     let gone = state.filter(|_| !known && !enabled).and_then(|state| gone(state.path()));
-    let InForce { instep, why, next_attempt, failures, vms, counters, programs, last_exit, .. } =
-        told.unwrap_or_default();
+    let InForce {
+        instep,
+        why,
+        next_attempt,
+        failures,
+        vms,
+        domains,
+        counters,
+        programs,
+        last_exit,
+        ..
+    } = told.unwrap_or_default();
     DispatchJson {
         in_force: kernel.in_force(),
         instep: instep && kernel.ops.as_deref().is_some_and(|ops| ops.starts_with("instep")),
@@ -87,6 +100,7 @@ pub(crate) fn read_dispatch(state: Option<&Path>) -> DispatchJson {
         kernel,
         failures,
         vms,
+        domains,
         counters,
         programs,
         last_exit,

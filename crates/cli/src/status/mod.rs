@@ -1,4 +1,7 @@
 //! `instep status`: every VM, its vCPUs, where they run, waits, memory by node, conflicts.
+//!
+//! It reads counters at the two ends of a window, and so measures no co-run, stacking or skew: those need each event
+//! (`instep top` and `instep analyze`, by `instep_core::measure`). The lengths of waits that it shows are the kernel scheduler's own.
 
 mod dispatch;
 mod held;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const ALWAYS: [&str; 3] = ["hello", "pinned", "larger-than-a-node"];
+const ALWAYS: [&str; 4] = ["hello", "pinned", "larger-than-a-node", "throttled"];
 
 /// The scenario of a Xen host, whose packages not every machine can have.
 const XEN: &str = "xen-conflict";

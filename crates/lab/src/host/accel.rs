@@ -6,6 +6,7 @@
 
 use super::emulator::Emulator;
 use super::kernel::HostKernel;
+pub use super::machine::AccelKind;
 use super::machine::{Clock, HostMachine};
 use crate::error::Error;
 use crate::guest::{INSTALL_QEMU, read_lossy};
@@ -35,16 +36,6 @@ pub enum AccelChoice {
     /// KVM or nothing.
     Kvm,
     /// Software.
-    Tcg,
-}
-
-/// What carries out the instructions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AccelKind {
-    /// This machine's KVM.
-    Kvm,
-    /// Software: QEMU's TCG.
     Tcg,
 }
 

@@ -7,11 +7,11 @@
 
 use super::xen::Xen;
 use crate::apt::Apt;
-use crate::cache::Cache;
+use crate::cache::{Cache, by_version};
 use crate::command;
 use crate::error::Error;
 use crate::image;
-use crate::kernel::{by_version, newest_in};
+use crate::kernel::newest_in;
 use crate::stop::Stop;
 use std::fs;
 use std::io::{self, Read as _};

@@ -3,7 +3,6 @@
 //! Pure: a [`HostMachine`] in, arguments out. CPU numbers are the kernel's: QEMU counts threads
 //! first, then cores, then sockets, and so does Linux when it numbers by APIC id order here.
 
-use super::accel::AccelKind;
 use super::xen;
 use crate::error::Error;
 use instep_core::wording::Count;
@@ -55,6 +54,16 @@ impl Clock {
             }
         }
     }
+}
+
+/// What carries out the instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccelKind {
+    /// This machine's KVM.
+    Kvm,
+    /// Software: QEMU's TCG.
+    Tcg,
 }
 
 /// What runs the guests of an emulated host.

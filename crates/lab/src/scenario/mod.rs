@@ -33,6 +33,7 @@ pub mod hold;
 mod kit;
 pub mod report;
 pub mod run;
+pub(crate) mod start;
 mod steps;
 
 use crate::error::Error;

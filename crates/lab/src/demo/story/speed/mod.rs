@@ -19,6 +19,7 @@ use crate::scenario::audience::Audience as _;
 use crate::scenario::check::{self, Check};
 use crate::scenario::evidence::{self, LabObservation};
 use crate::scenario::run::{self, Kit, LabOptions, Running};
+use crate::scenario::start;
 use crate::scenario::{Hold, Scenario, guests};
 use crate::stop::Stop;
 use measure::{Count, Course};
@@ -150,7 +151,7 @@ fn played(
             Err(Error::Guest { .. } | Error::Slow { .. }) => {
                 let names: Vec<&str> =
                     scenario.guest.iter().map(|guest| guest.name.as_str()).collect();
-                let fallen = run::fallen(&mut stage.running, &names, stop);
+                let fallen = start::fallen(&mut stage.running, &names, stop);
                 let place = kit.keep_consoles(&mut stage.running, &scenario, stop);
                 stage.teller.say(&format!("the consoles are kept in {}", place.display()));
                 fallen.map_or(done, Err)
