@@ -282,6 +282,12 @@ fn a_scenario_that_is_not_there_is_told_the_nearest_or_where_it_was_looked_for()
     at(here, &["sim", "hello"]).says(&["a scenario of the lab: instep lab run hello"]);
     at(here, &["agree", "spin-10us"]).says(&["did you mean spin-100us"]);
     at(here, &["reproduce", "staking"]).says(&["did you mean stacking?"]);
+    let sim = |option: &str, name: &str| at(here, &["sim", "spinning", option, name]);
+    sim("--scheduler", "eevdff").says(&["known are credit", "did you mean eevdf?"]);
+    sim("--placement", "spred").says(&["known are instep", "did you mean spread?"]);
+    let bench = |option: &str, name: &str| at(here, &["bench", option, name]);
+    bench("--case", "comput-50").says(&["no case fits `comput-50`", "did you mean compute-50"]);
+    bench("--schedulers", "instep-without-gan").says(&["did you mean instep-without-gang"]);
 }
 
 /// /proc holds no directory that could be made, whoever asks.

@@ -64,12 +64,6 @@ u32 shim_mechanisms(void)
 	return INSTEP_M_ALL;
 }
 
-/* After so long an account that waits is planned first. */
-u64 shim_overdue_bound(void)
-{
-	return POL_OVERDUE_NS;
-}
-
 u32 shim_max_cpus(void)
 {
 	return INSTEP_MAX_CPUS;

@@ -26,7 +26,6 @@ mod c {
         pub(super) safe fn shim_storage_size() -> usize;
         pub(super) safe fn shim_thread_size() -> usize;
         pub(super) safe fn shim_mechanisms() -> u32;
-        pub(super) safe fn shim_overdue_bound() -> u64;
         pub(super) safe fn shim_max_cpus() -> u32;
         pub(super) safe fn shim_max_vms() -> u32;
         pub(super) safe fn shim_max_slots() -> u32;
@@ -105,6 +104,7 @@ mod c {
         pub(super) fn shim_set_thread_weight(state: *mut c_void, group: u32, weight: u32);
         pub(super) fn shim_set_mean_weight(state: *mut c_void, weight: u32);
         pub(super) fn shim_set_vm_weight(state: *mut c_void, vm: u32, weight: u32);
+        #[cfg(test)]
         pub(super) fn shim_vm_held(state: *const c_void, vm: u32) -> u64;
         pub(super) fn shim_set_home(state: *mut c_void, vm: u32, node: i32);
         pub(super) fn shim_set_thread(
@@ -165,12 +165,6 @@ pub struct Limits {
 #[must_use]
 pub fn mechanisms() -> u32 {
     c::shim_mechanisms()
-}
-
-/// An account that has waited for so long is planned first, nanoseconds: `POL_OVERDUE_NS`.
-#[must_use]
-pub fn overdue_bound() -> u64 {
-    c::shim_overdue_bound()
 }
 
 /// The limits of bpf/intf.h.

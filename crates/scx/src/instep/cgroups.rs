@@ -107,12 +107,6 @@ impl Instep {
         unsafe { c::shim_vm_wanted(self.kernel.globals(), vm as u32 + 1) }
     }
 
-    /// For how long CPU limits held threads of a VM, summed over them, nanoseconds.
-    pub fn vm_held(&mut self, vm: usize) -> u64 {
-        // SAFETY: as above.
-        unsafe { c::shim_vm_held(self.kernel.globals(), vm as u32 + 1) }
-    }
-
     /// User space says what all weigh.
     pub fn set_weights(&mut self, weights: &Weights) {
         let state = self.kernel.globals();

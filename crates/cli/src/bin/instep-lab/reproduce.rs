@@ -3,7 +3,7 @@
 
 use crate::args::ReproduceArgs;
 use crate::pending::Pending;
-use crate::scenario_file::nearest;
+use crate::scenario_file::hinted_name;
 use crate::{Outcome, Stamped, print, print_json, tell};
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_lab::Stop;
@@ -13,10 +13,8 @@ use instep_sim::reproduce::{self, Reproduced, page, table};
 pub(crate) fn command(args: &ReproduceArgs) -> anyhow::Result<Outcome> {
     let mut experiments: Vec<reproduce::Experiment> = Vec::new();
     for name in &args.names {
-        let known = || reproduce::FILES.iter().map(|(name, _)| *name);
-        let hint = || nearest(name, known()).map(|near| format!("; did you mean {near}?"));
-        let found = reproduce::find(name)
-            .map_err(|error| anyhow::anyhow!("{error}{}", hint().unwrap_or_default()))?;
+        let known = reproduce::FILES.iter().map(|(name, _)| *name);
+        let found = reproduce::find(name).map_err(|error| hinted_name(error, name, known))?;
         for found in found {
             if experiments.iter().all(|other| other.name != found.name) {
                 experiments.push(found);

@@ -6,6 +6,7 @@
 use instep_lab::scenario::Scenario as LabScenario;
 use instep_sim::scenario::{Overrides, Scenario as SimScenario};
 use instep_trace::{START, TraceFormat};
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -128,6 +129,18 @@ pub(crate) fn suggestion(file: &Path, known: &[&str]) -> String {
 
 fn stem(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// What is wrong with a name, and which known ones may be meant.
+pub(crate) fn hinted_name<'a>(
+    error: impl Display,
+    name: &str,
+    known: impl IntoIterator<Item = &'a str>,
+) -> anyhow::Error {
+    match nearest(name, known.into_iter()) {
+        Some(names) => anyhow::anyhow!("{error}; did you mean {names}?"),
+        None => anyhow::anyhow!("{error}"),
+    }
 }
 
 /// The files and names that are most like this name, the most like first.

@@ -11,6 +11,7 @@ mod peers;
 use crate::args::BenchArgs;
 use crate::lab::Progress;
 use crate::pending::ensure_apart;
+use crate::scenario_file::hinted_name;
 use crate::{Outcome, Stamped, print, print_json, tell, writable};
 use anyhow::Context as _;
 use instep_bench::case::{Case, GuestKind};
@@ -141,7 +142,14 @@ fn other_work() -> Option<String> {
 
 /// The cases that are asked for.
 fn cases(args: &BenchArgs) -> anyhow::Result<Vec<Case>> {
-    let mut cases = builtin::chosen(builtin::with_files(&args.cases)?, &args.case, args.quick)?;
+    let all = builtin::with_files(&args.cases)?;
+    let names: Vec<String> = all.iter().map(|case| case.name.clone()).collect();
+    let known = || names.iter().map(String::as_str);
+    for pattern in &args.case {
+        builtin::chosen(all.clone(), std::slice::from_ref(pattern), false)
+            .map_err(|error| hinted_name(error, pattern, known()))?;
+    }
+    let mut cases = builtin::chosen(all, &args.case, args.quick)?;
     if args.ablation {
         cases.retain(|case| case.ablate);
         anyhow::ensure!(!cases.is_empty(), "none of these cases is marked for --ablation");
@@ -201,7 +209,10 @@ fn named(schedulers: &[Scheduler]) -> String {
 fn schedulers(args: &BenchArgs) -> anyhow::Result<Vec<Scheduler>> {
     let mut schedulers = Vec::new();
     for name in &names(args) {
-        let scheduler = Scheduler::of(name, &MECHANISMS)?;
+        let known = MECHANISMS.iter().map(|name| format!("instep-without-{name}"));
+        let known: Vec<String> = known.collect();
+        let scheduler = Scheduler::of(name, &MECHANISMS)
+            .map_err(|error| hinted_name(error, name, known.iter().map(String::as_str)))?;
         if !schedulers.contains(&scheduler) {
             schedulers.push(scheduler);
         }

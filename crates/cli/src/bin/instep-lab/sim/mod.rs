@@ -9,16 +9,18 @@ mod sweep;
 mod sweep_page;
 
 use crate::args::SimArgs;
-use crate::scenario_file::{Reader, built_in};
+use crate::scenario_file::{Reader, built_in, hinted_name};
 use crate::{Outcome, Stamped, print, print_json, tell};
 use files::Files;
 use indicatif::{ProgressBar, ProgressStyle};
 use instep_check::ScheduleFinding;
+use instep_core::policy::PolicyName;
 use instep_lab::Stop;
 use instep_sim::check::Checked;
 use instep_sim::report;
 use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::scenario::{Overrides, Scenario};
+use instep_sim::sched::{self, Tuning};
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::borrow::Cow;
@@ -26,8 +28,22 @@ use std::path::Path;
 pub(crate) use swarm::SwarmJson;
 pub(crate) use sweep::SweepJson;
 
+/// Refuses names of schedulers and placements that are not known.
+fn check_names(args: &SimArgs) -> anyhow::Result<()> {
+    if let Some(name) = args.scheduler.as_deref().filter(|name| *name != "all") {
+        let made = sched::make(name, &Tuning::new());
+        made.map_err(|error| hinted_name(error, name, sched::NAMES))?;
+    }
+    if let Some(name) = &args.placement {
+        let known = PolicyName::ALL.map(PolicyName::as_str);
+        name.parse::<PolicyName>().map_err(|error| hinted_name(error, name, known))?;
+    }
+    Ok(())
+}
+
 /// Reads, simulates, prints.
 pub(crate) fn command(args: &SimArgs) -> anyhow::Result<Outcome> {
+    check_names(args)?;
     let Some(file) = &args.file else {
         return match args.swarm {
             Some(runs) => swarm::command(args, runs),
