@@ -137,3 +137,47 @@ fn thread_made_in_a_vm_counts_as_the_vms_at_once() {
     assert_eq!(running(&mut instep), 1);
     assert_eq!(instep.ejected(), None);
 }
+
+#[test]
+fn reused_thread_id_of_a_vcpu_is_the_hosts() {
+    // Two CPUs, a VM of two vCPUs, one of which ends before user space notices: its entry is still in the table.
+    let mut instep = host(2, 3, &[(2, 100)]);
+    instep.kernel().exit(2, START);
+    for task in 0..2 {
+        instep.kernel().wake(task, Waker::Other(0), START);
+        run_due_work(&mut instep, START);
+    }
+    // Threads of the VM that want a CPU, and for how long its second vCPU waited.
+    let seen = |instep: &mut Instep| {
+        let state = instep.kernel().globals();
+        // SAFETY: it is the state that this scheduler was loaded with, and only read.
+        unsafe {
+            let wanting = c::shim_vm_running(state, 1) + c::shim_vm_waiting(state, 1);
+            (wanting, c::shim_longest_wait_us(state, 1))
+        }
+    };
+    let waited = seen(&mut instep).1;
+    assert_eq!(seen(&mut instep).0, 2);
+    let cpu = (0..2).find(|cpu| instep.current(*cpu) == Some(1)).expect("it runs");
+    instep.kernel().block(cpu, START + 10 * MS);
+    instep.kernel().exit(1, START + 10 * MS);
+    run_due_work(&mut instep, START + 10 * MS);
+    // A process of the host is made on the same thread id, and another thread in it.
+    let mut now = START + 20 * MS;
+    for (task, leader) in [(1, None), (2, Some(1))] {
+        instep.put_into(task, 1);
+        instep.kernel().fork(task, leader, cpu, now);
+        run_due_work(&mut instep, now);
+    }
+    tick(&mut instep, 2, now);
+    let wanted = |instep: &mut Instep| instep.group_seen(1).expect("its thread ran").want_ns;
+    let before = wanted(&mut instep);
+    for _ in 0..100 {
+        now += 4 * MS;
+        tick(&mut instep, 2, now);
+        assert_eq!(seen(&mut instep), (1, waited));
+    }
+    // Three threads on two CPUs: those that wait of the host's count in its cgroup, too.
+    assert_eq!(wanted(&mut instep) - before, 2 * 400 * MS);
+    assert_eq!(instep.ejected(), None);
+}
