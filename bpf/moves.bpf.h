@@ -297,7 +297,7 @@ SEPARATE int pull_thread(struct domain_state *e, s32 cpu)
 		load = load_of_thread(t);
 		if (load_per_cpu(d, -(s32)load) < load_per_cpu(e, load))
 			continue;
-		d->loaded -= load;
+		d->loaded -= load < d->loaded ? load : d->loaded;
 		e->loaded += load;
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, p->scx.dsq_vtime + e->clock - d->clock);
 		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, pool_queue(e->host.domain), 0))
