@@ -1,7 +1,7 @@
 //! A discrete-event simulator of hosts, hypervisor schedulers and guests.
 //!
 //! A [`scenario`] is made into a [`engine::Setup`]; the [`engine`] runs it with a [`sched::Scheduler`]
-//! to an [`engine::Outcome`]; [`report`] says what that means. One seed fixes a run to the bit on any
+//! to an [`engine::RunTotals`]; [`report`] says what that means. One seed fixes a run to the bit on any
 //! machine: time is whole nanoseconds, work whole 1024ths of them, there is one source of randomness
 //! and no iteration over hash maps. It sees no host, no kernel and no clock.
 #![forbid(unsafe_code)]

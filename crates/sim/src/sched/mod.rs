@@ -115,7 +115,7 @@ pub trait Scheduler: fmt::Debug + Send {
         false
     }
 
-    /// Whether VMs have caps ([`Vm::cap`](crate::desk::Vm::cap)).
+    /// Whether VMs have caps ([`VmTasks::cap`](crate::desk::VmTasks::cap)).
     fn keeps_caps(&self) -> bool {
         false
     }
