@@ -1,4 +1,4 @@
-//! What the C compiler makes of bpf/intf.h: the same names, the same values.
+//! Names and values of bpf/intf.h are those that the C compiler sees.
 #![cfg(test)]
 
 use instep_abi::{COUNTERS, NAMED_VALUES};

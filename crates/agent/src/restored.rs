@@ -1,4 +1,4 @@
-//! What came of putting things back, in words.
+//! Messages about the outcome of a restore.
 
 use instep_core::units::Tid;
 use instep_core::wording::Count;

@@ -1,4 +1,4 @@
-//! Who hears what a run reports.
+//! The receiver of a run's reports.
 
 use crate::record::Record;
 

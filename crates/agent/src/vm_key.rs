@@ -1,9 +1,9 @@
-//! Who a VM is, from one scan to the next.
+//! The identity of a VM from one scan to the next.
 
 use instep_core::units::VmId;
 use instep_host::discover::VmFacts;
 
-/// A VM by its process, told from a later one of the same number by its start. A name is none: it
+/// A VM by its process. The start time tells it from a later process of the same number. A name is none: it
 /// changes when another VM of the same name comes or goes, and the next VM may have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VmKey {

@@ -14,7 +14,7 @@ use crate::dispatch::{Dispatch, LOOK};
 use crate::observe::{Observation, VmKey};
 use crate::sink::Sink;
 use crate::soft::{Decided, Keeps, SoftHomes, Told};
-use instep_core::snapshot::{Vm, take_from_steal};
+use instep_core::snapshot::Vm;
 use instep_core::units::{Nanos, NodeId};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -60,8 +60,7 @@ impl<S: Scheduler> Watch<S> {
         let before = std::mem::replace(&mut self.held, now);
         for vm in vms {
             if let (Some(before), Some(now)) = (before.get(&vm.name), self.held.get(&vm.name)) {
-                let held = take_from_steal(&mut vm.vcpus, Nanos(now.0.saturating_sub(before.0)));
-                vm.throttled = Nanos(vm.throttled.0 + held.0);
+                vm.count_as_throttled(Nanos(now.0.saturating_sub(before.0)));
             }
         }
     }

@@ -15,7 +15,7 @@
 
 mod weigher;
 
-pub use weigher::{FIRST, REST, SeenGroup, SeenVm, Weigher};
+pub use weigher::{SeenGroup, SeenVm, Weigher};
 
 use std::collections::BTreeMap;
 

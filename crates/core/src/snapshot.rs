@@ -199,6 +199,12 @@ pub fn take_from_steal(vcpus: &mut [Vcpu], held: Nanos) -> Nanos {
 }
 
 impl Vm {
+    /// Counts time for which a CPU limit held its threads as throttled and no longer as steal, as far as its vCPUs have steal.
+    pub fn count_as_throttled(&mut self, held: Nanos) {
+        let held = take_from_steal(&mut self.vcpus, held);
+        self.throttled = Nanos(self.throttled.0 + held.0);
+    }
+
     /// Where the memory of each guest node lies, in their order; `None` with fewer than two guest
     /// nodes, and unless it is known of every one that has vCPUs.
     #[must_use]

@@ -4,6 +4,7 @@ use crate::exit::Exit;
 use crate::settings::{CpuPlace, SchedulerSettings};
 use crate::stats::{Cost, DomainSeen, SchedulerEvent, VmSeen, Wants};
 use crate::table::{VmEntry, VmTable};
+use instep_core::units::Nanos;
 
 /// A scheduler that cannot be.
 #[derive(Debug)]
@@ -52,6 +53,12 @@ impl Loaded {
     /// What it knows of each VM.
     #[must_use]
     pub fn vms(&self) -> Vec<VmSeen> {
+        match *self {}
+    }
+
+    /// For how long CPU limits held the threads of each VM.
+    #[must_use]
+    pub fn held(&self) -> Vec<(&VmEntry, Nanos)> {
         match *self {}
     }
 

@@ -12,7 +12,7 @@ use crate::table::{Placed, TableLimits, ThreadId, VmEntry, VmTable};
 use crate::verifier;
 use crate::waits::Waits;
 use anyhow::Context as _;
-use instep_core::units::{NodeId, Tid};
+use instep_core::units::{Nanos, NodeId, Tid};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapMut, OpenObject, RingBuffer, RingBufferBuilder};
 use scx_utils::{compat, scx_ops_attach, scx_ops_load, scx_ops_open};
 use std::cell::RefCell;
@@ -266,6 +266,14 @@ impl Loaded {
             }
         };
         self.table.vms.iter().map(seen).collect()
+    }
+
+    /// For how long CPU limits held the threads of each VM, summed over them, since its entry was begun.
+    #[must_use]
+    pub fn held(&self) -> Vec<(&VmEntry, Nanos)> {
+        let Some(data) = self.skel.maps.bss_data.as_ref() else { return Vec::new() };
+        let held = |placed: &Placed| Nanos(data.instep.vms[placed.vm as usize].account.held_ns);
+        self.table.vms.iter().map(|placed| (&placed.entry, held(placed))).collect()
     }
 
     /// What it knows of each scheduling domain.

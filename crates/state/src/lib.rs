@@ -1,5 +1,5 @@
 //! What the journals of KVM and Xen hosts share: files that are replaced as a whole, the boot that a journal speaks of,
-//! who answers for what it holds, and whose files count.
+//! the process that answers for the journal's entries, and the users whose files count.
 //!
 //! It knows neither hosts nor what a journal holds beside sets of CPUs and nodes.
 #![forbid(unsafe_code)]

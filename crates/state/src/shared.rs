@@ -1,8 +1,8 @@
 //! Directories that root and the service share: the service has a user of its own, and root's `instep restore` puts back what the
 //! service changed.
 //!
-//! What the service's user could have planted must not lead root elsewhere: links are not followed, pipes and devices are not
-//! opened, and files of other users and with other names count for nothing. What root makes there becomes the service's.
+//! Files that the service's user could have planted must not lead root elsewhere: links are not followed, pipes and devices are not
+//! opened, and files of other users and with other names count for nothing. Files that root makes there become the service's.
 
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
@@ -139,7 +139,7 @@ mod tests {
         symlink(path("victim"), path("link")).unwrap();
         fs::write(path("twice"), "kept").unwrap();
         fs::hard_link(path("twice"), path("name")).unwrap();
-        // Nobody has it open for writing: who opened it to read would wait for ever.
+        // No process has the pipe open for writing: to open it for reading would wait for ever.
         assert!(Command::new("mkfifo").arg(path("pipe")).status().unwrap().success());
         for planted in ["link", "name", "pipe"] {
             assert!(open(&path(planted)).is_err(), "{planted}");

@@ -81,7 +81,6 @@ pub struct Dispatch {
     scanner: Scanner,
     weigher: weights::Weigher,
     held: held::HeldRates,
-    begun: Instant,
     /// How often cgroups had another weight than before, when weights were last written.
     reweighed: u64,
     backoff: Backoff,
@@ -149,7 +148,6 @@ impl Dispatch {
             scanner: scanner(reads_definitions),
             weigher: weights::Weigher::new(),
             held: held::HeldRates::default(),
-            begun: Instant::now(),
             reweighed: 0,
             backoff: Backoff::default(),
             state: State::Off(String::new()),
@@ -331,8 +329,10 @@ impl Dispatch {
         self.looks = self.looks.wrapping_add(1);
         self.update_weights();
         if let State::Loaded { kernel, .. } = &self.state {
-            let vms: Vec<VmInForce> = kernel.vms().into_iter().map(VmInForce::from).collect();
-            self.held.update(&vms, self.begun.elapsed());
+            let first = |entry: &VmEntry| entry.vcpus.first().map(|vcpu| vcpu.tid);
+            let counters =
+                kernel.held().into_iter().filter_map(|(entry, held)| Some((first(entry)?, held)));
+            self.held.update(counters, Instant::now());
         }
     }
 
@@ -450,7 +450,7 @@ impl Scheduler for Dispatch {
 
     fn held(&self) -> BTreeMap<String, Nanos> {
         let State::Loaded { kernel, .. } = &self.state else { return BTreeMap::new() };
-        kernel.vms().into_iter().map(|vm| (vm.name, Nanos(vm.held_ns))).collect()
+        kernel.held().into_iter().map(|(entry, held)| (entry.name.clone(), held)).collect()
     }
 
     fn note_homes(&mut self, homes: BTreeMap<VmKey, NodeId>) {

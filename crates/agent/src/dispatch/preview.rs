@@ -44,7 +44,7 @@ pub fn preview(config: &Config) -> Vec<String> {
     vec![format!("the kernel's default scheduler is in force, and {end}: {why}")]
 }
 
-/// One VM as the scheduler would be told of it.
+/// The settings that the scheduler would have for one VM.
 fn described(entry: &VmEntry) -> String {
     format!(
         "{}: {} vCPUs, weight {}, period {}, co-scheduling {}, latency {}",

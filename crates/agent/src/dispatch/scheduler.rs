@@ -1,29 +1,29 @@
-//! What the loop needs of the kernel scheduler.
+//! The kernel scheduler as the loop uses it.
 
 use crate::vm_key::VmKey;
 use instep_core::units::{Nanos, NodeId};
 use std::collections::BTreeMap;
 
-/// What is needed of the kernel scheduler; a test has one of its own.
+/// The kernel scheduler as the loop uses it; a test implements it without a kernel.
 pub(crate) trait Scheduler {
-    /// Whether it keeps VMs on the home nodes that it is told.
+    /// Whether the scheduler keeps VMs on the home nodes that [`Self::note_homes`] names.
     fn keeps_homes(&self) -> bool;
 
-    /// Whether it keeps this VM at home, or will as soon as it is told.
+    /// Whether the scheduler keeps this VM at home, or will after [`Self::note_homes`].
     fn keeps_home(&self, vm: VmKey) -> bool;
 
-    /// Notes where VMs are at home; the next look tells it.
+    /// Notes the home nodes of VMs; the next look passes them on to the kernel.
     fn note_homes(&mut self, homes: BTreeMap<VmKey, NodeId>);
 
-    /// For how long CPU limits held the threads of each VM, by its name, since it is in force.
+    /// For how long CPU limits held the threads of each VM, by its name, since the scheduler was loaded.
     fn held(&self) -> BTreeMap<String, Nanos>;
 
-    /// VMs came or ended: the next look tells it of them.
+    /// Notes that VMs came or ended; the next look passes the VMs on to the kernel.
     fn note_arrivals(&mut self);
 
-    /// Tells it what VMs and cgroups are entitled to if a weight has changed, which must not wait for the next look.
+    /// Writes the entitlements of VMs and cgroups if a weight has changed: that must not wait for the next look.
     fn follow_weights(&mut self);
 
-    /// Looks after it. Returns what is worth telling.
+    /// Checks that the scheduler is in force and passes noted changes on. Returns notices for the user.
     fn supervise(&mut self) -> Vec<String>;
 }

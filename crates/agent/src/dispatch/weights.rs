@@ -1,6 +1,5 @@
 //! What VMs and cgroups weigh for the kernel scheduler: once a second from the tree of cgroups as it has seen it
-//! (`bpf/group.bpf.h`) and from what their threads wanted, by
-//! [`instep_core::entitled`].
+//! (`bpf/group.bpf.h`) and from what their threads wanted, by [`instep_core::entitled`].
 
 use instep_core::entitled::{self, Group, SeenGroup, SeenVm, Weights};
 use instep_host::Root;

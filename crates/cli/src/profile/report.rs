@@ -47,7 +47,7 @@ pub(crate) struct ProfileReport {
     pub(super) levels_ns: Vec<u64>,
     /// Empty without advice.
     pub(super) potential: Vec<Bound>,
-    /// Null for who is hardly active, too brief or was kept from CPUs; then [`ProfileReport::no_advice`] says why.
+    /// Null for a program that is hardly active, too brief or was kept from CPUs; [`ProfileReport::no_advice`] has the reason.
     pub(super) advice: Option<Advised>,
     pub(super) no_advice: Option<String>,
     pub(super) curve: Vec<Point>,

@@ -75,35 +75,24 @@ pub(crate) fn read_dispatch(state: Option<&Path>) -> DispatchJson {
     let known = told.is_some();
     let enabled = kernel.state == Some(State::Enabled);
     let gone = state.filter(|_| !known && !enabled).and_then(|state| gone(state.path()));
-    let InForce {
-        instep,
-        why,
-        next_attempt,
-        failures,
-        vms,
-        domains,
-        counters,
-        programs,
-        last_exit,
-        ..
-    } = told.unwrap_or_default();
+    let told: InForce = told.unwrap_or_default();
     DispatchJson {
         in_force: kernel.in_force(),
-        instep: instep && kernel.ops.as_deref().is_some_and(|ops| ops.starts_with("instep")),
+        instep: told.instep && kernel.ops.as_deref().is_some_and(|ops| ops.starts_with("instep")),
         why: match &gone {
-            _ if known => why,
+            _ if known => told.why,
             Some(gone) => gone.why(),
             None => untold(&kernel),
         },
-        next_attempt,
+        next_attempt: told.next_attempt,
         ended: gone.map(|gone| EndedJson { pid: gone.pid, last_heard: gone.heard_at() }),
         kernel,
-        failures,
-        vms,
-        domains,
-        counters,
-        programs,
-        last_exit,
+        failures: told.failures,
+        vms: told.vms,
+        domains: told.domains,
+        counters: told.counters,
+        programs: told.programs,
+        last_exit: told.last_exit,
     }
 }
 

@@ -1,15 +1,15 @@
-//! What VMs and cgroups want, measured between two looks at their counters of runnable time, and what they weigh by it.
+//! Demand of VMs and cgroups, measured between two looks at their counters of runnable time, and their weights by it.
 
 use super::{EntitledVm, Group, Weights, weights};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The least time over which what is wanted is measured: a thread that waits or does not just now would change much.
-pub const REST: Duration = Duration::from_millis(500);
+const REST: Duration = Duration::from_millis(500);
 
 /// The same for the first time, when anything is better than nothing. With 200 ms a VM that came to a crowded host waited for up to
 /// 228 ms, with 300 as with 500 ms for 99 (simulated, 16 arrivals).
-pub const FIRST: Duration = Duration::from_millis(300);
+const FIRST: Duration = Duration::from_millis(300);
 
 /// A cgroup with its counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +41,7 @@ pub struct SeenVm<K> {
     pub wanted_ns: u64,
 }
 
-/// What was seen before.
+/// Demand as it was measured before.
 #[derive(Clone, Debug)]
 pub struct Weigher<K> {
     /// The last look.
@@ -57,7 +57,7 @@ impl<K> Default for Weigher<K> {
 }
 
 impl<K: Copy + Ord> Weigher<K> {
-    /// Whether the last look is at least [`REST`] ago. `now` is a clock of the caller that never goes back.
+    /// Whether the last look is at least 500 ms ago. `now` is a clock of the caller that never goes back.
     #[must_use]
     pub fn is_rested(&self, now: Duration) -> bool {
         self.at.is_none_or(|at| now.saturating_sub(at) >= REST)
@@ -71,7 +71,7 @@ impl<K: Copy + Ord> Weigher<K> {
             && (self.groups.is_empty() || all.any(Wanted::is_new))
     }
 
-    /// What all weigh on `cpus` CPUs by what they wanted until `now`, in the order given. `top` holds the VMs whose cgroup is not
+    /// Weights on `cpus` CPUs by the demand until `now`, in the order given. `top` holds the VMs whose cgroup is not
     /// given: the one without a parent of the least number.
     pub fn update(
         &mut self,
@@ -134,7 +134,7 @@ impl<K: Copy + Ord> Weigher<K> {
     }
 }
 
-/// What threads want, by a counter of the time for which they were runnable, summed over them.
+/// Demand of threads, by a counter of the time for which they were runnable, summed over them.
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     counter: u64,
@@ -224,7 +224,7 @@ mod tests {
             Wanted::begin(0, None, at(0)).again(SECOND, at(500)).again(2 * SECOND, at(1000));
         // All threads sleep just now, as a VM is noticed that came.
         let early = first.again(2 * SECOND, at(1100));
-        assert_eq!(early.threads, 2.0, "nothing can be told of 100 ms");
+        assert_eq!(early.threads, 2.0, "100 ms are too short to measure");
         let later = early.again(2_400_000_000, at(1800));
         assert_eq!(later.threads, 0.5, "over all of the 800 ms");
     }

@@ -102,7 +102,7 @@ pub fn one_thread_for_all(arguments: &[String]) -> bool {
             .any(|value| args::last(&args::keys(value, "accel"), "thread") == Some("single"))
 }
 
-/// Whether QEMU was told to name its threads.
+/// Whether QEMU's command line asks for names of threads.
 #[must_use]
 pub fn names_threads(arguments: &[String]) -> bool {
     args::values(arguments, "name")

@@ -1,4 +1,4 @@
-//! What carries out the instructions of an emulated host: this machine's KVM, or software.
+//! The accelerator of an emulated host: this machine's KVM, or software.
 //!
 //! That /dev/kvm can be opened proves nothing: KVM may lack what a kernel needs, or emulate it slowly. So the kernel of the
 //! host is booted by it once, as far as it comes without a root file system. The guests of the host need nested
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const BOOTS: Duration = Duration::from_secs(20);
 /// What a kernel without a root file system says at the end.
 const BOOTED: &str = "Unable to mount root fs";
-/// What QEMU says when KVM cannot go on.
+/// QEMU's words when KVM cannot go on.
 const FAILED: &str = "KVM internal error";
 
 /// What a user asks for.
@@ -39,7 +39,7 @@ pub enum AccelChoice {
     Tcg,
 }
 
-/// What carries out the instructions of a host, and why.
+/// The accelerator of a host, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct Accel {
     /// Which.
@@ -65,7 +65,7 @@ impl Accel {
     }
 }
 
-/// What carries out the instructions of `machine`. `kvm` says why this machine's KVM cannot, if so.
+/// The accelerator of `machine`. `kvm` has the reason if this machine's KVM cannot run it.
 ///
 /// # Errors
 /// When KVM is asked for and cannot.

@@ -56,7 +56,7 @@ impl Clock {
     }
 }
 
-/// What carries out the instructions.
+/// The accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AccelKind {

@@ -1,4 +1,4 @@
-//! What hosts of this machine are made of, found or fetched, and the boot of one.
+//! Kernel, emulator and programs of emulated hosts, found or fetched, and the boot of one.
 
 use super::report::Seconds;
 use super::{Scenario, guests};
@@ -40,11 +40,11 @@ pub struct LabOptions {
     /// Where consoles and files that are brought back are kept, also after success. Without it, files
     /// that are brought back go into `./instep-lab`, and consoles of failures into the cache.
     pub keep: Option<PathBuf>,
-    /// What shall carry out the instructions of emulated hosts.
+    /// The accelerator that was asked for.
     pub accel: AccelChoice,
 }
 
-/// What every host of this machine is made of.
+/// Kernel, emulator and programs of each host.
 #[derive(Debug)]
 pub struct Kit {
     cache: Cache,
@@ -222,7 +222,7 @@ pub struct Running {
     pub kernel: String,
     /// Whether it has a /dev/kvm.
     pub kvm: bool,
-    /// What carries out its instructions.
+    /// Its accelerator.
     pub accel: Accel,
     pub(super) started: Instant,
     pub(super) seconds: Seconds,
@@ -231,7 +231,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// What hung or died at boot and was started again, once for each time.
+    /// Hosts and guests that hung or died at boot and were started again, once for each time.
     #[must_use]
     pub fn restarted(&self) -> &[String] {
         &self.restarted

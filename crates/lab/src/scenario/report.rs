@@ -28,7 +28,7 @@ pub struct LabReport {
     pub kernel: String,
     /// Whether KVM runs guests in it.
     pub kvm: bool,
-    /// What carried out its instructions: this machine's KVM or software.
+    /// Its accelerator: this machine's KVM or software.
     pub accel: Accel,
     /// How often the run was begun: again when it was too slow, or the host or a guest died.
     pub attempts: u32,

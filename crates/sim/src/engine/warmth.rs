@@ -37,7 +37,7 @@ struct Set {
     ran: u64,
     /// For how long it runs before lines come back, nanoseconds.
     lead: u64,
-    /// What has not come back, bytes.
+    /// Bytes of the refill that are still missing.
     missing: u64,
     left: Option<Left>,
 }

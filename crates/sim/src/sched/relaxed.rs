@@ -1,7 +1,7 @@
 //! Relaxed co-scheduling (systems.md, 3), over CFS: only the skew between siblings is bounded.
 //!
 //! A vCPU's *skew* grows while it waits for a CPU and a sibling runs, and shrinks while it runs and a
-//! sibling waits, not below zero; a blocked vCPU has none. Who has more than [`RelaxedTuning::threshold`] *lags*
+//! sibling waits, not below zero; a blocked vCPU has none. A vCPU with more than [`RelaxedTuning::threshold`] *lags*
 //! until it has half of it. When one that lags waits, the VM is *held*: its siblings stop (co-stop) until
 //! all that lag can start together, each on a CPU of its own; then it is *going*, and the others start
 //! with them as far as they are due. Beyond the threshold and two looks nothing more is borne: then only

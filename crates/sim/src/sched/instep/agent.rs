@@ -18,14 +18,14 @@ const WEIGHT_LOOK: u64 = 1_000_000_000;
 pub(super) struct Agent {
     /// When it last looked at weights because it was time to, or because VMs came or went.
     looked: Option<u64>,
-    /// What all want.
+    /// Demand of VMs and cgroups.
     weigher: Weigher<usize>,
-    /// Of each VM: whether the scheduler was told of it.
+    /// For each VM whether it is in the scheduler's table.
     told: Vec<bool>,
 }
 
 impl Agent {
-    /// Of a host with these VMs, of which those that are there were told of.
+    /// The agent of a host. The VMs that exist at the begin are in the scheduler's table.
     pub(super) fn new(desk: &Desk) -> Self {
         let vms = desk.vms.iter().filter(|vm| vm.is_vm());
         let told: Vec<bool> = vms.map(|vm| vm.is_there).collect();
@@ -64,7 +64,7 @@ impl Agent {
         self.weigher.measures_first(Duration::from_nanos(now))
     }
 
-    /// What all weigh (crates/agent, `dispatch/weights.rs`).
+    /// Weights of VMs and cgroups (crates/agent, `dispatch/weights.rs`).
     fn weights(&mut self, native: &mut Native, desk: &Desk) -> Weights {
         let numbers = 1..=desk.cgroups.len() as u32;
         let seen: Vec<GroupSeen> = numbers.filter_map(|id| native.group_seen(id)).collect();

@@ -42,6 +42,16 @@ fn idles(on: Board, us: u64) -> (Linux, u64) {
     (linux, mean)
 }
 
+/// The mean of idle times of a CPU, us, after one of `idle` us; `before` is the mean until then, else that of a new queue.
+fn mean_after(on: Board, before: Option<u64>, idle: u64) -> String {
+    let mut linux = on.cpus(1, 1).blocked(0, 0, 0);
+    if let Some(before) = before {
+        linux.cfs.queues[0].idles = before * US;
+    }
+    linux = linux.chooses(0, crate::desk::Put::SliceEnd).after(idle);
+    (linux.wakes(0, Waker::Timer).cfs.queues[0].idles / US).to_string()
+}
+
 const CASES: &[Case] = &[
     // 47,742 of 47,743 units; the sums of the past do not grow any more.
     (
@@ -208,12 +218,8 @@ const CASES: &[Case] = &[
         ALL,
         MEAN,
         "idle times are averaged, an eighth of each new one",
-        |on| {
-            let mut linux = on.cpus(1, 1).blocked(0, 0, 0);
-            linux = linux.chooses(0, crate::desk::Put::SliceEnd).after(200);
-            // 1000 + (200 - 1000) / 8
-            (linux.wakes(0, Waker::Timer).cfs.queues[0].idles / US).to_string()
-        },
+        // 1000 + (200 - 1000) / 8
+        |on| mean_after(on, None, 200),
         "900",
     ),
     // 900 + (9000 - 900) / 8 is more than twice 0.5 ms.
@@ -221,12 +227,7 @@ const CASES: &[Case] = &[
         ALL,
         MEAN,
         "they are at most twice the cost of a migration",
-        |on| {
-            let mut linux = on.cpus(1, 1).blocked(0, 0, 0);
-            linux.cfs.queues[0].idles = 900 * US;
-            linux = linux.chooses(0, crate::desk::Put::SliceEnd).after(9000);
-            (linux.wakes(0, Waker::Timer).cfs.queues[0].idles / US).to_string()
-        },
+        |on| mean_after(on, Some(900), 9000),
         "1000",
     ),
     // 100 + (1200 - 100) / 8 = 237.
@@ -234,26 +235,10 @@ const CASES: &[Case] = &[
         SINCE_3_13,
         MEAN,
         "a long one counts for an eighth, too",
-        |on| {
-            let mut linux = on.cpus(1, 1).blocked(0, 0, 0);
-            linux.cfs.queues[0].idles = 100 * US;
-            linux = linux.chooses(0, crate::desk::Put::SliceEnd).after(1200);
-            (linux.wakes(0, Waker::Timer).cfs.queues[0].idles / US).to_string()
-        },
+        |on| mean_after(on, Some(100), 1200),
         "237",
     ),
-    (
-        OLD,
-        MEAN,
-        "in 3.0 for all",
-        |on| {
-            let mut linux = on.cpus(1, 1).blocked(0, 0, 0);
-            linux.cfs.queues[0].idles = 100 * US;
-            linux = linux.chooses(0, crate::desk::Put::SliceEnd).after(1200);
-            (linux.wakes(0, Waker::Timer).cfs.queues[0].idles / US).to_string()
-        },
-        "1000",
-    ),
+    (OLD, MEAN, "in 3.0 for all", |on| mean_after(on, Some(100), 1200), "1000"),
     // 0.3 ms in the mean is less than 0.5 ms, 0.6 ms more.
     (
         ALL,
