@@ -30,8 +30,8 @@
  * divided by the capacity of its CPUs. Wide gangs have more than half a domain's
  * CPUs, and no two of them run at the same time. So one goes from the domain with the most of them to the one with the fewest,
  * if these differ by two. A VM goes to its home node when user space names another one.
- *     Where no VM moves and the most loaded domain has more than its CPUs can do, a thread of the host that computes goes in its
- * place, from pool to pool: one whose share of a CPU makes the lower of the two loads no higher than the other becomes.
+ *     Where no VM moves and the most loaded domain has more than its CPUs can do, one thread of the host that computes moves,
+ * from pool to pool, if the domain that it leaves is then still loaded at least as much as the one that it comes to.
  * Limits: a set rests for 96 ms after a move. Load is an estimate over some periods of 24 ms.
  */
 #ifndef INSTEP_MOVES_BPF_H
@@ -162,6 +162,13 @@ static __always_inline void start_slots(struct domain_state *d, u32 domain, u64 
 		arm(timer, now);
 }
 
+/* So much of a domain's load counts in another one until the next period. */
+static __always_inline void move_load(struct domain_state *from, struct domain_state *to, u32 load)
+{
+	from->loaded -= load < from->loaded ? load : from->loaded;
+	to->loaded += load;
+}
+
 /* A VM goes to another domain, with its lag. */
 SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 {
@@ -176,8 +183,7 @@ SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 	enter_domain(v, to);
 	d->stale = 1;
 	e->stale = 1;
-	d->loaded -= share < d->loaded ? share : d->loaded;
-	e->loaded += share;
+	move_load(d, e, share);
 	count(INSTEP_C_MOVE_DOMAIN);
 	if (v->seats)
 		place_gang(vm, now);
@@ -297,8 +303,7 @@ SEPARATE int pull_thread(struct domain_state *e, s32 cpu)
 		load = load_of_thread(t);
 		if (load_per_cpu(d, -(s32)load) < load_per_cpu(e, load))
 			continue;
-		d->loaded -= load < d->loaded ? load : d->loaded;
-		e->loaded += load;
+		move_load(d, e, load);
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, p->scx.dsq_vtime + e->clock - d->clock);
 		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, pool_queue(e->host.domain), 0))
 			count(INSTEP_C_MOVE_THREAD);

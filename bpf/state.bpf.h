@@ -271,10 +271,10 @@ struct host_state {
 	u32 common;	/* of these, those that are not isolated */
 	u64 slot_ns;	/* length of a slot, which hardly ever changes (account.bpf.h, set_slot_length) */
 	u32 nr_vms;	/* one more than the last VM of the table that was ever in use */
-	u64 rolled_at LINE; /* when shares were last computed */
 	u64 level;	/* what a unit of weight is entitled to (policy.h, pol_level) */
-	u32 generation;	/* of the table, then */
 	u32 drained;	/* seat queues below are looked through since the table changed */
+	u32 generation;	/* of the table, then */
+	u64 rolled_at LINE; /* when shares were last computed */
 	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */
 	u64 held_timer;	/* when threads that are held are looked at next, 0 if none are (held.bpf.h) */
 	u64 held_last;	/* when a thread was last held */

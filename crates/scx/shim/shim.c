@@ -315,18 +315,17 @@ size_t shim_words(u32 written, u32 at, u32 end)
 {
 #define WORDS(first, last) { offsetof(struct host_state, first), \
 			     offsetof(struct host_state, last) + sizeof(((struct host_state *)0)->last) }
-	const size_t words[2][13][2] = {
+	const size_t words[2][12][2] = {
 		{
 			WORDS(set, set),
-			WORDS(online, nr_vms),
+			WORDS(online, generation),
 			WORDS(vm_set, vm_set),
 			WORDS(cpus[1].node, cpus[1].cache),
 			WORDS(domains[1].lanes, domains[1].cpu),
 			WORDS(vms[1].seats, vms[1].window_at),
 		},
 		{
-			WORDS(level, level),
-			WORDS(rolled_at, spread_at),
+			WORDS(rolled_at, user_groups),
 			WORDS(vms[1].account, vms[1].account),
 			WORDS(vms[1].ran_ns, vms[1].numbering),
 			WORDS(slots[1].ran_ns, slots[1].wait_counts),
