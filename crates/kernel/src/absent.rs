@@ -2,7 +2,7 @@
 
 use crate::exit::Exit;
 use crate::settings::{CpuPlace, SchedulerSettings};
-use crate::stats::{Cost, DomainSeen, SchedulerEvent, VmSeen, Wants};
+use crate::stats::{Cost, DomainSeen, LimitSeen, SchedulerEvent, VmSeen, Wants};
 use crate::table::{VmEntry, VmTable};
 use instep_core::units::Nanos;
 
@@ -65,6 +65,12 @@ impl Loaded {
     /// What it knows of each scheduling domain.
     #[must_use]
     pub fn domains(&self) -> Vec<DomainSeen> {
+        match *self {}
+    }
+
+    /// CPU limits.
+    #[must_use]
+    pub fn limits(&self) -> Vec<LimitSeen> {
         match *self {}
     }
 

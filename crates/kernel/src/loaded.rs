@@ -7,7 +7,7 @@
 use crate::exit::Exit;
 use crate::settings::{CpuPlace, HOST_WEIGHT, SchedulerSettings};
 use crate::skeleton::{BpfSkel, BpfSkelBuilder, types};
-use crate::stats::{COUNTERS, Cost, DomainSeen, SchedulerEvent, VmSeen};
+use crate::stats::{COUNTERS, Cost, DomainSeen, LimitSeen, SchedulerEvent, VmSeen};
 use crate::table::{Placed, TableLimits, ThreadId, VmEntry, VmTable};
 use crate::verifier;
 use crate::waits::Waits;
@@ -288,8 +288,29 @@ impl Loaded {
             clock_ns: domain.clock.saturating_sub(ORIGIN),
             vms: domain.nr_members,
             gangs: domain.nr_gangs,
+            host_held_ns: domain.host.held_ns,
         })
         .collect()
+    }
+
+    /// The CPU limits of cgroups with threads of late, at most 4,096 of them: any user may set some in a cgroup that was handed
+    /// over.
+    #[must_use]
+    pub fn limits(&self) -> Vec<LimitSeen> {
+        let map = &self.skel.maps.limits;
+        let seen = |key: Vec<u8>| {
+            let value = map.lookup(&key, MapFlags::ANY).ok()??;
+            let word =
+                |at: usize| Some(u64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?));
+            let quota = word(std::mem::offset_of!(types::limit, quota))?;
+            let period = word(std::mem::offset_of!(types::limit, period))?;
+            Some(LimitSeen {
+                group: u64::from_ne_bytes(key.try_into().ok()?),
+                milli_cpus: quota.saturating_mul(1000).checked_div(period)?,
+                is_used_up: word(std::mem::offset_of!(types::limit, left))?.cast_signed() <= 0,
+            })
+        };
+        map.keys().take(4096).filter_map(seen).collect()
     }
 
     /// The inode number of a cgroup whose CPU limit does not hold, as the scheduler has no room for it.

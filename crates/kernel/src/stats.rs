@@ -96,6 +96,20 @@ pub struct DomainSeen {
     pub vms: u32,
     /// Of these, such as form gangs.
     pub gangs: u32,
+    /// Time for which CPU limits of cgroups held threads that belong to no VM, summed over them, since the scheduler was loaded.
+    #[serde(default)]
+    pub host_held_ns: u64,
+}
+
+/// A CPU limit of a cgroup (`struct limit`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitSeen {
+    /// The cgroup's inode number.
+    pub group: u64,
+    /// CPUs that it allows, thousandths.
+    pub milli_cpus: u64,
+    /// Whether its threads may not run now: nothing is left of it.
+    pub is_used_up: bool,
 }
 
 /// What threads of all cgroups and VMs want, as the scheduler sees it.

@@ -203,6 +203,21 @@ u64 shim_vm_blocks(const struct host_state *s, u32 vm)
 	return s->vms[within(vm, INSTEP_MAX_VMS)].total_blocks;
 }
 
+/* Breaks the counts of a VM's threads, for a test of what follows. */
+void shim_forget_threads(struct host_state *s, u32 vm)
+{
+	struct account *a = &s->vms[within(vm, INSTEP_MAX_VMS)].account;
+
+	a->nr_queued = 0;
+	a->nr_running = 0;
+}
+
+/* The same for a domain's CPUs. */
+void shim_forget_cpus(struct host_state *s, u32 domain)
+{
+	s->domains[within(domain, INSTEP_MAX_DOMAINS)].nr_lanes = 0;
+}
+
 void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
 {
 	((struct instep_thread *)threads)[tid] = (struct instep_thread){

@@ -292,6 +292,10 @@ impl Inner {
 
     /// A CPU chooses what to run (__schedule); what ran before may have left the run queue.
     pub(crate) fn choose(&self, cpu: usize) {
+        if self.state.borrow().rqs[cpu].taken {
+            self.state.borrow_mut().rqs[cpu].resched = false;
+            return;
+        }
         let before = self.state.borrow().rqs[cpu].curr;
         self.charge(cpu);
         let next = self.pick(cpu, before);
@@ -413,6 +417,22 @@ impl Inner {
             }
             self.hand_over(task, if next.is_none() { ENQ_LAST } else { 0 });
         }
+    }
+
+    /// A CPU goes over to a thread of a higher class: what runs stays runnable (put_prev_task_scx).
+    #[cfg(test)]
+    pub(crate) fn give_away(&self, cpu: usize) {
+        self.charge(cpu);
+        let before = self.state.borrow().rqs[cpu].curr;
+        match before {
+            Some(task) => self.put_prev(cpu, task, Some(task)),
+            None => {
+                self.set_idle(cpu, false);
+                self.tell_idle(cpu, false);
+            }
+        }
+        let rq = &mut self.state.borrow_mut().rqs[cpu];
+        (rq.curr, rq.taken) = (None, true);
     }
 
     /// A CPU begins or ends to idle (update_idle, of transitions only: kernel/sched/ext_idle.c).

@@ -73,6 +73,10 @@ mod c {
         #[cfg(test)]
         pub(super) fn shim_vm_blocks(state: *const c_void, vm: u32) -> u64;
         #[cfg(test)]
+        pub(super) fn shim_forget_threads(state: *mut c_void, vm: u32);
+        #[cfg(test)]
+        pub(super) fn shim_forget_cpus(state: *mut c_void, domain: u32);
+        #[cfg(test)]
         pub(super) fn shim_wait_count(state: *const c_void, slot: u32, bits: u32) -> u32;
         #[cfg(test)]
         pub(super) fn shim_longest_wait_us(state: *const c_void, slot: u32) -> u32;

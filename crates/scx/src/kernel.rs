@@ -258,6 +258,23 @@ impl Kernel {
         self.carry_out_kicks();
     }
 
+    /// A thread of a higher class, such as a real-time one, takes `cpu` until it is given back.
+    #[cfg(test)]
+    pub(crate) fn take_cpu(&mut self, cpu: usize, now: u64) {
+        self.inner.stand_on(cpu, now);
+        self.inner.give_away(cpu);
+        self.carry_out_kicks();
+    }
+
+    /// `cpu` chooses among the tasks of this class again.
+    #[cfg(test)]
+    pub(crate) fn give_cpu_back(&mut self, cpu: usize, now: u64) {
+        self.inner.stand_on(cpu, now);
+        let state = &mut *self.inner.state.borrow_mut();
+        state.rqs[cpu].taken = false;
+        state.resched(cpu);
+    }
+
     /// A clock tick of a CPU (task_tick_scx), and the watchdog's.
     pub fn tick(&mut self, cpu: usize, now: u64) {
         let k = &*self.inner;

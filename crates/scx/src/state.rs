@@ -63,6 +63,8 @@ pub(crate) struct Rq {
     /// Up to when the running task's slice was charged.
     pub(crate) charged: u64,
     pub(crate) resched: bool,
+    /// A thread of a higher class has it.
+    pub(crate) taken: bool,
     /// What the scheduler asked of it, of 1024; all of it until it does.
     pub(crate) performance: u32,
     /// Runnable tasks, the running one included.

@@ -4,6 +4,7 @@
 //! what is in force; an orderly end removes it, so that what is left of a process that is gone says that
 //! it was killed. It does not ask the kernel.
 
+use super::limits::LimitInForce;
 use crate::state_file;
 use instep_core::units::{NodeId, Tid};
 use instep_host::apply::{Instance, InstanceLife};
@@ -43,6 +44,12 @@ pub struct InForce {
     /// The scheduling domains.
     #[serde(default)]
     pub domains: Vec<DomainSeen>,
+    /// CPU limits of cgroups in which threads ran of late, in the order of the paths, at most 64.
+    #[serde(default)]
+    pub limits: Vec<LimitInForce>,
+    /// How many there are besides.
+    #[serde(default)]
+    pub more_limits: usize,
     /// Its programs; times only while `kernel.bpf_stats_enabled` is 1.
     #[serde(default)]
     pub programs: Vec<Program>,

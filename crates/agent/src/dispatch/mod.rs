@@ -17,6 +17,7 @@
 
 mod held;
 pub mod in_force;
+mod limits;
 mod places;
 mod preview;
 pub(crate) mod scheduler;
@@ -38,6 +39,7 @@ use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
 use instep_kernel::{CpuPlace, LoadPlan, Mode, Probe, VmEntry, cookies, plan};
+pub use limits::LimitInForce;
 use places::places;
 pub use preview::preview;
 use scheduler::Scheduler;
@@ -81,6 +83,9 @@ pub struct Dispatch {
     scanner: Scanner,
     weigher: weights::Weigher,
     held: held::HeldRates,
+    cgroups: limits::CgroupPaths,
+    /// The limits that it keeps, and how many there are besides.
+    limits: (Vec<LimitInForce>, usize),
     /// How often cgroups had another weight than before, when weights were last written.
     reweighed: u64,
     backoff: Backoff,
@@ -148,6 +153,8 @@ impl Dispatch {
             scanner: scanner(reads_definitions),
             weigher: weights::Weigher::new(),
             held: held::HeldRates::default(),
+            cgroups: limits::CgroupPaths::default(),
+            limits: (Vec::new(), 0),
             reweighed: 0,
             backoff: Backoff::default(),
             state: State::Off(String::new()),
@@ -226,14 +233,19 @@ impl Dispatch {
                 let at = humantime::format_rfc3339_seconds(*at).to_string();
                 InForce { why: why.clone(), next_attempt: Some(at), ..base }
             }
-            State::Loaded { kernel, .. } => InForce {
-                instep: true,
-                why: "loaded by instep run".to_owned(),
-                counters: kernel.counters().iter().map(|(n, c)| ((*n).to_owned(), *c)).collect(),
-                vms: self.held.add_to(kernel.vms().into_iter().map(VmInForce::from).collect()),
-                domains: kernel.domains(),
-                ..base
-            },
+            State::Loaded { kernel, .. } => {
+                let counters = kernel.counters();
+                InForce {
+                    instep: true,
+                    why: "loaded by instep run".to_owned(),
+                    counters: counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
+                    vms: self.held.add_to(kernel.vms().into_iter().map(VmInForce::from).collect()),
+                    domains: kernel.domains(),
+                    limits: self.limits.0.clone(),
+                    more_limits: self.limits.1,
+                    ..base
+                }
+            }
         }
     }
 
@@ -329,6 +341,9 @@ impl Dispatch {
         self.looks = self.looks.wrapping_add(1);
         self.update_weights();
         if let State::Loaded { kernel, .. } = &self.state {
+            let limits = kernel.limits();
+            self.cgroups.update(&Root::live(), &limits);
+            self.limits = self.cgroups.name(&limits);
             let first = |entry: &VmEntry| entry.vcpus.first().map(|vcpu| vcpu.tid);
             let counters =
                 kernel.held().into_iter().filter_map(|(entry, held)| Some((first(entry)?, held)));
@@ -408,7 +423,7 @@ impl Dispatch {
     fn give_up_for_limit(&mut self, root: &Root, id: u64) {
         // Limits do not hold until it is out; the search for the cgroup takes its time.
         self.state = State::GivenUp(LOST_LIMITS.to_owned());
-        let which = weights::find_lost_limit(root, id).unwrap_or_else(|| LOST_LIMITS.to_owned());
+        let which = limits::find_lost_limit(root, id).unwrap_or_else(|| LOST_LIMITS.to_owned());
         let why = format!("{which}; {STAYS_OUT}");
         self.said.push(format!("the kernel's default scheduler is in force: {why}"));
         self.state = State::GivenUp(why);

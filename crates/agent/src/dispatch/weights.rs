@@ -1,6 +1,7 @@
 //! What VMs and cgroups weigh for the kernel scheduler: once a second from the tree of cgroups as it has seen it
 //! (`bpf/group.bpf.h`) and from what their threads wanted, by [`instep_core::entitled`].
 
+use super::limits::MOUNTS;
 use instep_core::entitled::{self, Group, SeenGroup, SeenVm, Weights};
 use instep_host::Root;
 use instep_kernel::Placed;
@@ -8,7 +9,7 @@ use instep_kernel::loaded::Loaded;
 use instep_kernel::stats::{GroupSeen, VmWant, Wants};
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Weighs VMs and cgroups of a loaded scheduler.
@@ -22,9 +23,6 @@ pub(super) struct Weigher {
 
 /// A `cpu.weight` of 100 as the kernel keeps it (`GROUP_SHARES` of bpf/state.bpf.h).
 const SHARES: f64 = 1_048_576.0;
-
-/// Where cgroups with CPU settings are mounted, below the root directory.
-const MOUNTS: [&str; 3] = ["sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"];
 
 impl Weigher {
     pub(super) fn new() -> Self {
@@ -87,45 +85,6 @@ impl Weigher {
         let vms: Vec<_> = table.iter().zip(&seen.vms).map(vm).collect();
         self.seen.update(f64::from(seen.cpus), &groups, &vms, now)
     }
-}
-
-/// Names the cgroup, by its inode number, whose CPU limit found no room, and the limit; `None` where it is not found.
-pub(super) fn find_lost_limit(root: &Root, id: u64) -> Option<String> {
-    // That of version 2 holds the others.
-    MOUNTS.iter().rev().find_map(|mount| {
-        let mount = root.join(mount);
-        let path = find_directory(&mount, id)?;
-        let read = |file: &str| {
-            let text = std::fs::read_to_string(path.join(file)).ok()?;
-            Some(text.trim().replace('\n', " "))
-        };
-        let limit = read("cpu.max").map(|text| format!("cpu.max {text}"));
-        let limit = limit.or_else(|| Some(format!("cpu.cfs_quota_us {}", read("cpu.cfs_quota_us")?)));
-        let limit = limit.unwrap_or_else(|| "a limit".to_owned());
-        Some(format!(
-            "no room for the CPU limit of the cgroup /{} ({limit}): more than 65,536 have one, or the kernel has no memory",
-            path.strip_prefix(&mount).ok()?.display()
-        ))
-    })
-}
-
-/// The most directories that are looked through: any user may make some.
-const MOST_DIRECTORIES: usize = 200_000;
-
-/// The directory of this inode number below another, as a cgroup is known by its own.
-fn find_directory(top: &Path, id: u64) -> Option<PathBuf> {
-    let mut left = vec![top.to_owned()];
-    for _ in 0..MOST_DIRECTORIES {
-        let dir = left.pop()?;
-        // Cgroups may come and go meanwhile.
-        if std::fs::metadata(&dir).is_ok_and(|found| found.ino() == id) {
-            return Some(dir);
-        }
-        let entries = std::fs::read_dir(&dir).into_iter().flatten().filter_map(Result::ok);
-        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        left.extend(below.map(|entry| entry.path()));
-    }
-    None
 }
 
 /// The cgroup to which the kernel charges what lies at a path below the mount point.
@@ -208,21 +167,6 @@ mod tests {
         assert_eq!(weights(true, 3), 3000, "300 beside 100");
         assert_eq!(weights(false, 3), 2000, "alone in a cgroup of weight 100");
         assert_eq!(weights(false, 77), 3000, "in the root, beside that of weight 100");
-    }
-
-    #[test]
-    fn a_limit_that_finds_no_room_is_told_by_its_cgroup() {
-        let dir = tempfile::tempdir().unwrap();
-        let at = dir.path().join("sys/fs/cgroup/cpu/machine.slice/a.scope");
-        std::fs::create_dir_all(&at).unwrap();
-        let id = std::fs::metadata(&at).unwrap().ino();
-        std::fs::write(at.join("cpu.cfs_quota_us"), "20000\n").unwrap();
-        let told = find_lost_limit(&Root::at(dir.path()), id).unwrap();
-        assert!(
-            told.contains("the cgroup /machine.slice/a.scope (cpu.cfs_quota_us 20000):"),
-            "{told}"
-        );
-        assert_eq!(find_lost_limit(&Root::at(dir.path()), 0), None);
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub(super) const OF_VMS: [Family<VmMetrics>; 9] = [
 ];
 
 /// What Instep's kernel scheduler knows.
-pub(super) const OF_SCHEDULER: [Family<VmInForce>; 10] = [
+pub(super) const OF_SCHEDULER: [Family<VmInForce>; 12] = [
     (
         "instep_vm_together_seconds_total",
         Counter,
@@ -85,6 +85,12 @@ pub(super) const OF_SCHEDULER: [Family<VmInForce>; 10] = [
         |vm| Some(vm.gang_tears as f64),
     ),
     (
+        "instep_vm_wait_p50_seconds",
+        Gauge,
+        "Half of the waits of the VM's vCPUs for a CPU took at most so long, since it is known.",
+        |vm| Some(vm.waits.p50_us as f64 / 1e6),
+    ),
+    (
         "instep_vm_wait_p99_seconds",
         Gauge,
         "99 % of the waits of the VM's vCPUs for a CPU took at most so long, since it is known.",
@@ -95,6 +101,12 @@ pub(super) const OF_SCHEDULER: [Family<VmInForce>; 10] = [
         Gauge,
         "The longest wait of a vCPU of the VM for a CPU since it is known.",
         |vm| Some(vm.waits.longest_us as f64 / 1e6),
+    ),
+    (
+        "instep_vm_lag_seconds",
+        Gauge,
+        "Virtual time by which the VM is behind its domain's clock; negative when it is ahead.",
+        |vm| Some(vm.lag_ns as f64 / 1e9),
     ),
     ("instep_vm_gang_vcpus", Gauge, "vCPUs of the VM's gang.", |vm| Some(vm.gang_vcpus.into())),
     ("instep_vm_gang_cpus", Gauge, "CPUs of the VM's gang set, which has gang slots.", |vm| {

@@ -7,6 +7,7 @@
 mod exposition;
 mod families;
 mod file;
+mod scheduler;
 
 use crate::dispatch::in_force::InForce;
 use crate::observe::{Observation, VmKey, facts_of};
@@ -229,11 +230,7 @@ impl Metrics {
         let help = "How often Instep's scheduler fell out or could not be loaded.";
         page.single("instep_scheduler_ejections_total", Counter, help, self.ejections as f64);
         let Some(in_force) = in_force.filter(|in_force| in_force.instep) else { return };
-        let name = "instep_scheduler_events_total";
-        page.begin(name, Counter, "What Instep's scheduler counted since it was loaded.");
-        for (event, count) in &in_force.counters {
-            page.sample(name, &[("event", event)], *count as f64);
-        }
+        scheduler::write_families(page, in_force);
         for (name, kind, help, value) in OF_SCHEDULER {
             page.begin(name, kind, help);
             for (labels, vm) in self.labelled() {

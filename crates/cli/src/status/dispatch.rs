@@ -2,7 +2,9 @@
 
 use crate::observe::state_dir;
 use crate::text::{indented, printable, wrapped};
-use instep_agent::dispatch::{InForce, LastExit, Program, VmInForce, gone, read, take_held};
+use instep_agent::dispatch::{
+    InForce, LastExit, LimitInForce, Program, VmInForce, gone, read, take_held,
+};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::NodeId;
 use instep_core::wording::Count;
@@ -40,6 +42,10 @@ pub(crate) struct DispatchJson {
     vms: Vec<VmInForce>,
     /// The clocks of Instep's scheduling domains.
     domains: Vec<DomainSeen>,
+    /// CPU limits of cgroups that Instep's keeps, in the order of the paths, at most 64.
+    limits: Vec<LimitInForce>,
+    /// How many there are besides.
+    more_limits: usize,
     /// What Instep's counted since it was loaded.
     counters: BTreeMap<String, u64>,
     /// What Instep's consists of.
@@ -90,6 +96,8 @@ pub(crate) fn read_dispatch(state: Option<&Path>) -> DispatchJson {
         failures: told.failures,
         vms: told.vms,
         domains: told.domains,
+        limits: told.limits,
+        more_limits: told.more_limits,
         counters: told.counters,
         programs: told.programs,
         last_exit: told.last_exit,
@@ -121,8 +129,43 @@ impl DispatchJson {
             let line = printable(&vm_line(vm));
             text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
         }
+        if let Some(line) = self.limits_line() {
+            text.push_str(&indented(&wrapped(&printable(&line), width.saturating_sub(2)), 2));
+        }
         text
     }
+
+    /// The CPU limits of cgroups, and for how long they held threads that belong to no VM; `None` without any.
+    fn limits_line(&self) -> Option<String> {
+        let held_ns = self.domains.iter().map(|domain| domain.host_held_ns).sum();
+        if self.limits.is_empty() && held_ns < 1_000_000 {
+            return None;
+        }
+        let shown = self.limits.iter().take(SHOWN_LIMITS).map(|limit| {
+            let used_up = if limit.is_used_up { ", used up now" } else { "" };
+            format!("{} ({} CPUs{used_up})", limit.cgroup, limit.milli_cpus as f64 / 1000.0)
+        });
+        let more = match self.limits.len().saturating_sub(SHOWN_LIMITS) + self.more_limits {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Some(format!(
+            "threads that belong to no VM: held for {} by CPU limits; limits of {}{more}",
+            milliseconds(held_ns),
+            match self.limits.len() {
+                0 => "no cgroup now".to_owned(),
+                _ => shown.collect::<Vec<_>>().join(", "),
+            },
+        ))
+    }
+}
+
+/// For people, of limits; `--json` has more.
+const SHOWN_LIMITS: usize = 8;
+
+/// A time without what is below a millisecond.
+fn milliseconds(ns: u64) -> humantime::FormattedDuration {
+    humantime::format_duration(Duration::from_millis(ns / 1_000_000))
 }
 
 /// No run tells why, and whether one would change that.
@@ -157,10 +200,7 @@ fn vm_line(vm: &VmInForce) -> String {
     let blocks = vm.blocks;
     let held = match vm.held_ns / 1_000_000 {
         0 => String::new(),
-        ms => format!(
-            ", held for {} by CPU limits",
-            humantime::format_duration(Duration::from_millis(ms))
-        ),
+        _ => format!(", held for {} by CPU limits", milliseconds(vm.held_ns)),
     };
     let waits = match vm.waits.count {
         0 => String::new(),
@@ -206,6 +246,35 @@ mod tests {
         assert!(drawn.contains("waits of 2ms 47us at p99 and 3ms at most"), "{drawn}");
         dispatch.instep = false;
         assert_eq!(dispatch.home_of("a"), None);
+    }
+
+    #[test]
+    fn cgroups_with_limits_are_listed_with_what_these_held() {
+        let mut dispatch = read_dispatch(Some(Path::new("/nonexistent")));
+        let limits = |dispatch: &DispatchJson| dispatch.drawn(2000).contains("CPU limits");
+        assert!(!limits(&dispatch), "there are none");
+        let domain = |domain, host_held_ns| DomainSeen {
+            domain,
+            node: NodeId(0),
+            cpus: 2,
+            clock_ns: 0,
+            vms: 0,
+            gangs: 0,
+            host_held_ns,
+        };
+        dispatch.domains = vec![domain(0, 1_500_000_000), domain(1, 2_000_000_000)];
+        let limit = |at: u64| LimitInForce {
+            cgroup: format!("/system.slice/{at}.service"),
+            milli_cpus: 200 + at,
+            is_used_up: at == 0,
+        };
+        dispatch.limits = (0..10).map(limit).collect();
+        dispatch.more_limits = 5;
+        let drawn = dispatch.drawn(2000);
+        let line = "threads that belong to no VM: held for 3s 500ms by CPU limits; limits of \
+                    /system.slice/0.service (0.2 CPUs, used up now), /system.slice/1.service";
+        assert!(drawn.contains(line), "{drawn}");
+        assert!(drawn.contains("/system.slice/7.service (0.207 CPUs) and 7 more"), "{drawn}");
     }
 
     #[test]

@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Samples that need the kernel scheduler, a quota, or memory on a home.
-const MAY_BE_EMPTY: [&str; 4] = ["_together_", "_quota_", "_events_", "_locality_"];
+const MAY_BE_EMPTY: [&str; 6] =
+    ["_together_", "_quota_", "_events_", "_locality_", "_wait_", "_held_"];
 
 /// Runs a tool of Prometheus; `None`, with a note, where it is not installed.
 fn promtool(args: &[&str], input: Stdio) -> Option<std::process::Output> {

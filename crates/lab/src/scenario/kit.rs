@@ -1,7 +1,7 @@
 //! Kernel, emulator and programs of emulated hosts, found or fetched, and the boot of one.
 
 use super::report::Seconds;
-use super::{Scenario, guests};
+use super::{Scenario, Step, guests};
 use crate::cache::Cache;
 use crate::error::{Error, kept_or_tail};
 use crate::host::accel::{self, Accel, AccelChoice};
@@ -144,10 +144,8 @@ impl Kit {
         say: &mut dyn FnMut(&str),
     ) -> Result<Running, Error> {
         let mut extra = self.extra.clone();
-        let wanting = scenario.guest.iter().find(|guest| guest.load.contains("instep-load"));
-        if let (Some(guest), None) = (wanting, &extra.load) {
-            let what = format!("guest {} runs instep-load, which is not built", guest.name);
-            return Err(Error::missing(what, "run `cargo xtask load`, or give --load FILE"));
+        if extra.load.is_none() {
+            refuse_without_load(scenario)?;
         }
         for name in &scenario.programs {
             extra.programs.push(programs::find(name)?);
@@ -267,5 +265,46 @@ pub(super) fn until_up<T>(
             }
             done => return done.map(|up| (up, died)),
         }
+    }
+}
+
+/// Refuses a scenario of which a guest or a step runs `instep-load`: there is none, or one that asks for libraries, which
+/// an emulated host does not have.
+fn refuse_without_load(scenario: &Scenario) -> Result<(), Error> {
+    const LOAD: &str = "instep-load";
+    let guest = scenario.guest.iter().find(|guest| guest.load.contains(LOAD));
+    let runs = |step: &Step| step.run.as_ref().is_some_and(|run| run.contains(LOAD));
+    let step = scenario.step.iter().position(runs);
+    let which = match (guest, step) {
+        (Some(guest), _) => format!("guest {}", guest.name),
+        (None, Some(at)) => format!("step {}", at + 1),
+        (None, None) => return Ok(()),
+    };
+    let what = format!("{which} runs {LOAD}, of which there is no static build");
+    Err(Error::missing(what, "run `cargo xtask load`, or give --load FILE"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenario_whose_guest_or_step_needs_the_load_is_refused() {
+        let refused = |text: &str| {
+            let scenario = Scenario::parse(
+                &format!("about = 'it'\n[host]\ncores = 1\nmemory = '1GiB'\n{text}"),
+                "made",
+            )
+            .unwrap();
+            refuse_without_load(&scenario).err().map(|error| error.to_string())
+        };
+        let step =
+            "[[step]]\nwait = '1s'\n[[step]]\nrun = 'instep-load compute >/dev/null 2>&1 &'\n";
+        let said = refused(step).unwrap();
+        assert!(said.contains("step 2 runs instep-load, of which there is no static"), "{said}");
+        let guest =
+            "[[guest]]\nname = 'web'\nvcpus = 1\nmemory = '96MiB'\nload = 'instep-load spin'\n";
+        assert!(refused(&format!("{guest}{step}")).unwrap().contains("guest web runs"));
+        assert_eq!(refused("[[step]]\nrun = 'true'\n"), None);
     }
 }

@@ -5,6 +5,7 @@ use crate::Waker;
 use crate::abi::{CpuMask, PF_KTHREAD};
 
 mod counts;
+mod evidence;
 mod frequency;
 mod gangs;
 mod groups;

@@ -77,7 +77,7 @@ impl Draft {
         let large = instep && rng.below(3) == 0;
         let nodes = [1, 1, 2, 4][pick(rng, 4)];
         let cores = if large {
-            16 / nodes + rng.below(16 / u64::from(nodes)) as u32
+            16 / nodes + rng.below(16 / u64::from(nodes) + 1) as u32
         } else {
             1 + rng.below(4) as u32
         };
@@ -322,8 +322,11 @@ mod tests {
         }
         let large = drafts.iter().filter(|draft| draft.cpus() >= 16);
         assert!((60..140).contains(&large.clone().count()), "{}", large.count());
-        assert!(drafts.iter().all(|draft| draft.cpus() <= 64));
-        assert!(drafts.iter().any(|draft| draft.cpus() > 48));
+        // Up to 64 CPUs, and twice as many vCPUs of VMs that spin or compute.
+        assert_eq!(drafts.iter().map(Draft::cpus).max(), Some(64));
+        let gangs = |draft: &Draft| draft.guests.iter().filter(|guest| guest.vcpus > 1).count();
+        let largest: Vec<&Draft> = drafts.iter().filter(|draft| draft.cpus() > 48).collect();
+        assert!(largest.len() > 8 && largest.iter().all(|draft| gangs(draft) >= 4), "{largest:?}");
         let other = Draft::draw(&mut Rng::new(1), "cfs").text("it");
         assert!(!other.contains("cosched") && !other.contains("tuning"), "{other}");
     }

@@ -34,7 +34,7 @@ fn moved_waiting_vcpu_is_counted_once_on_any_kernel() {
 }
 
 /// How often the vCPUs of a VM blocked, as evidence has it.
-fn blocks(instep: &mut Instep, vm: u32) -> u64 {
+pub(super) fn blocks(instep: &mut Instep, vm: u32) -> u64 {
     let state = instep.kernel().globals();
     // SAFETY: it is the state that this scheduler was loaded with, and only read.
     unsafe { c::shim_vm_blocks(state, vm) }
@@ -199,4 +199,4 @@ fn a_vm_that_blocks_is_tried_as_a_gang_now_and_then() {
 }
 
 /// INSTEP_M_TRIAL
-const TRIAL: u32 = 1 << 8;
+pub(super) const TRIAL: u32 = 1 << 8;

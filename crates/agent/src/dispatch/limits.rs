@@ -1,0 +1,194 @@
+//! CPU limits of cgroups that the kernel scheduler keeps: which cgroups they are of.
+//!
+//! The scheduler knows a cgroup by its inode number, users know it by its path. Each number is looked for once.
+
+use instep_host::Root;
+use instep_kernel::stats::LimitSeen;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// The most limits that are listed, the first by path: any user may set some in a cgroup that was handed over.
+const MOST_LIMITS: usize = 64;
+
+/// The most directories that are looked through: any user may make some.
+const MOST_DIRECTORIES: usize = 200_000;
+
+/// Where cgroups with CPU settings are mounted, below the root directory.
+pub(super) const MOUNTS: [&str; 3] =
+    ["sys/fs/cgroup", "sys/fs/cgroup/cpu,cpuacct", "sys/fs/cgroup/cpu"];
+
+/// A CPU limit that the kernel scheduler keeps.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct LimitInForce {
+    /// The path of its cgroup below the mount point.
+    pub cgroup: String,
+    /// CPUs that it allows, in thousandths of a CPU.
+    pub milli_cpus: u64,
+    /// Whether nothing was left of it just now: its threads wait for the refill.
+    pub is_used_up: bool,
+}
+
+/// Paths of the cgroups with limits, each with its mount point, by their inode numbers; `None` for one that is gone.
+#[derive(Debug, Default)]
+pub(super) struct CgroupPaths(BTreeMap<u64, Option<(PathBuf, PathBuf)>>);
+
+impl CgroupPaths {
+    /// Finds the cgroups that are new, and forgets those that are gone: the scheduler knows their limits for a minute more.
+    pub(super) fn update(&mut self, root: &Root, limits: &[LimitSeen]) {
+        let all: BTreeSet<u64> = limits.iter().map(|limit| limit.group).collect();
+        self.0.retain(|id, _| all.contains(id));
+        for (id, found) in &mut self.0 {
+            found.take_if(|(_, path)| number_of(path) != Some(*id));
+        }
+        let mut new: BTreeSet<u64> =
+            all.into_iter().filter(|id| !self.0.contains_key(id)).collect();
+        for (id, found) in find_cgroups(root, &new) {
+            self.0.insert(id, Some(found));
+            new.remove(&id);
+        }
+        self.0.extend(new.into_iter().map(|id| (id, None)));
+    }
+
+    /// Limits with their cgroups in the order of the paths, at most [`MOST_LIMITS`], and how many were left out.
+    pub(super) fn name(&self, limits: &[LimitSeen]) -> (Vec<LimitInForce>, usize) {
+        let named = |seen: &LimitSeen| {
+            let (mount, path) = self.0.get(&seen.group)?.as_ref()?;
+            Some(LimitInForce {
+                cgroup: format!("/{}", path.strip_prefix(mount).unwrap_or(path).display()),
+                milli_cpus: seen.milli_cpus,
+                is_used_up: seen.is_used_up,
+            })
+        };
+        let mut all: Vec<LimitInForce> = limits.iter().filter_map(named).collect();
+        all.sort_by(|one, other| one.cgroup.cmp(&other.cgroup));
+        let left_out = all.len().saturating_sub(MOST_LIMITS);
+        all.truncate(MOST_LIMITS);
+        (all, left_out)
+    }
+}
+
+/// Directories of cgroups by their inode numbers, each with its mount point; none for one that is not found.
+fn find_cgroups(root: &Root, ids: &BTreeSet<u64>) -> BTreeMap<u64, (PathBuf, PathBuf)> {
+    let mut left = ids.clone();
+    let mut found = BTreeMap::new();
+    // That of version 2 holds the others.
+    for mount in MOUNTS.iter().rev().map(|mount| root.join(mount)) {
+        for (id, path) in find_directories(&mount, &left) {
+            left.remove(&id);
+            found.insert(id, (mount.clone(), path));
+        }
+    }
+    found
+}
+
+/// The inode number of a directory.
+fn number_of(dir: &Path) -> Option<u64> {
+    std::fs::metadata(dir).ok().map(|found| found.ino())
+}
+
+/// The directories of these inode numbers at or below another, as a cgroup is known by its own.
+fn find_directories(top: &Path, ids: &BTreeSet<u64>) -> BTreeMap<u64, PathBuf> {
+    let (mut left, mut found) = (vec![top.to_owned()], BTreeMap::new());
+    for _ in 0..MOST_DIRECTORIES {
+        let Some(dir) = left.pop().filter(|_| found.len() < ids.len()) else { break };
+        // Cgroups may come and go meanwhile.
+        if let Some(id) = number_of(&dir).filter(|id| ids.contains(id)) {
+            found.insert(id, dir.clone());
+        }
+        let entries = std::fs::read_dir(&dir).into_iter().flatten().filter_map(Result::ok);
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        left.extend(below.map(|entry| entry.path()));
+    }
+    found
+}
+
+/// Names the cgroup, by its inode number, whose CPU limit found no room, and the limit; `None` where it is not found.
+pub(super) fn find_lost_limit(root: &Root, id: u64) -> Option<String> {
+    let (mount, path) = find_cgroups(root, &[id].into()).remove(&id)?;
+    let read = |file: &str| {
+        let text = std::fs::read_to_string(path.join(file)).ok()?;
+        Some(text.trim().replace('\n', " "))
+    };
+    let limit = read("cpu.max").map(|text| format!("cpu.max {text}"));
+    let limit = limit.or_else(|| Some(format!("cpu.cfs_quota_us {}", read("cpu.cfs_quota_us")?)));
+    let limit = limit.unwrap_or_else(|| "a limit".to_owned());
+    Some(format!(
+        "no room for the CPU limit of the cgroup /{} ({limit}): more than 65,536 have one, or the kernel has no memory",
+        path.strip_prefix(&mount).ok()?.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host with this cgroup, and its inode number.
+    fn host_with(path: &str) -> (tempfile::TempDir, u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let id = make_cgroup(dir.path(), path);
+        (dir, id)
+    }
+
+    fn make_cgroup(host: &Path, path: &str) -> u64 {
+        let at = host.join("sys/fs/cgroup").join(path);
+        std::fs::create_dir_all(&at).unwrap();
+        std::fs::metadata(at).unwrap().ino()
+    }
+
+    fn limit(group: u64, milli_cpus: u64) -> LimitSeen {
+        LimitSeen { group, milli_cpus, is_used_up: milli_cpus < 500 }
+    }
+
+    #[test]
+    fn a_limit_that_finds_no_room_is_told_by_its_cgroup() {
+        let (dir, id) = host_with("cpu/machine.slice/a.scope");
+        let at = dir.path().join("sys/fs/cgroup/cpu/machine.slice/a.scope");
+        std::fs::write(at.join("cpu.cfs_quota_us"), "20000\n").unwrap();
+        let told = find_lost_limit(&Root::at(dir.path()), id).unwrap();
+        assert!(
+            told.contains("the cgroup /machine.slice/a.scope (cpu.cfs_quota_us 20000):"),
+            "{told}"
+        );
+        assert_eq!(find_lost_limit(&Root::at(dir.path()), 0), None);
+    }
+
+    #[test]
+    fn limits_have_the_paths_of_their_cgroups_in_order() {
+        let (dir, backup) = host_with("system.slice/backup.service");
+        let web = make_cgroup(dir.path(), "machine.slice/web.scope");
+        let seen = [limit(backup, 200), limit(web, 1500), limit(u64::MAX, 100)];
+        let mut paths = CgroupPaths::default();
+        paths.update(&Root::at(dir.path()), &seen);
+        let named = |cgroup: &str, milli_cpus, is_used_up| LimitInForce {
+            cgroup: cgroup.to_owned(),
+            milli_cpus,
+            is_used_up,
+        };
+        let web = named("/machine.slice/web.scope", 1500, false);
+        let backup_limit = named("/system.slice/backup.service", 200, true);
+        assert_eq!(paths.name(&seen), (vec![web, backup_limit], 0), "one is gone");
+        // A cgroup that is known is not looked for again, and one that is gone or has no limit any more is forgotten.
+        paths.update(&Root::at(Path::new("/nonexistent")), &seen);
+        assert_eq!(paths.name(&seen).0.len(), 2);
+        std::fs::remove_dir(dir.path().join("sys/fs/cgroup/machine.slice/web.scope")).unwrap();
+        paths.update(&Root::at(dir.path()), &seen);
+        assert_eq!(paths.name(&seen).0.len(), 1);
+        paths.update(&Root::at(dir.path()), &[]);
+        assert_eq!(paths.name(&seen).0.len(), 0);
+    }
+
+    #[test]
+    fn no_more_limits_are_listed_than_a_bound() {
+        let (dir, _) = host_with("a");
+        let ids = (0..70).map(|at| make_cgroup(dir.path(), &format!("a/{at:02}")));
+        let seen: Vec<LimitSeen> = ids.map(|id| limit(id, 100)).collect();
+        let mut paths = CgroupPaths::default();
+        paths.update(&Root::at(dir.path()), &seen);
+        let (named, left_out) = paths.name(&seen);
+        assert_eq!((named.len(), left_out), (MOST_LIMITS, 6));
+        assert_eq!((named[0].cgroup.as_str(), named[63].cgroup.as_str()), ("/a/00", "/a/63"));
+    }
+}
