@@ -6,8 +6,10 @@ use super::{Cfs, domains::Turn};
 use crate::desk::{Desk, TaskId};
 use crate::params::LinuxRelease::{V3_0, V3_13, V3_19};
 
-/// Tasks that one try looks at (sysctl_sched_nr_migrate).
+/// Tasks that one try looks at (sysctl_sched_nr_migrate; 3.0 looks at one more).
 const LOOKS: usize = 32;
+/// The longest interval of a CPU beside tasks that may not move to it (MAX_PINNED_INTERVAL).
+const LONGEST_PINNED: u64 = 512_000_000;
 
 /// What a try to move tasks found.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,8 +17,10 @@ struct Pulled {
     moved: u32,
     /// No task that was looked at may use the CPU (LBF_ALL_PINNED).
     all_pinned: bool,
-    /// One of them may not (LBF_SOME_PINNED), and imbalance is left.
-    left_pinned: bool,
+    /// One of them may not (LBF_SOME_PINNED).
+    some_pinned: bool,
+    /// How much weight is left to move.
+    left: u64,
 }
 
 impl Cfs {
@@ -35,7 +39,9 @@ impl Cfs {
                 continue;
             }
             let does = self.should_balance(desk, cpu, turn);
-            if does && self.balance(desk, cpu, level, idle) > 0 {
+            if !does {
+                self.give_up(cpu, level, false);
+            } else if self.balance(desk, cpu, level, idle) > 0 {
                 idle = Puller::Busy;
             }
             self.domains.turn(cpu, level).last = desk.now;
@@ -88,6 +94,7 @@ impl Cfs {
         idle: Puller,
     ) -> u32 {
         self.passed.clear_all();
+        let (mut all_pinned, mut some_pinned) = (false, false);
         loop {
             let turn = *self.domains.turn(cpu, level);
             if self.linux == V3_19 && level + 1 == self.domains.levels(cpu) {
@@ -98,16 +105,18 @@ impl Cfs {
                 let from = self.busiest_queue(desk, turn.domain, group, imbalance, cpu)?;
                 Some((from, imbalance))
             });
-            let Some((from, imbalance)) = from else { return self.give_up(cpu, level) };
+            let Some((from, imbalance)) = from else { return self.give_up(cpu, level, all_pinned) };
             if desk.load(from) < 2 {
                 self.note_failure(desk, from, cpu, level, idle);
                 return 0;
             }
             let pulled = self.pull(desk, from, cpu, level, imbalance);
-            if pulled.left_pinned || self.linux == V3_13 {
-                self.domains.set_uneven(cpu, level + 1, pulled.left_pinned);
+            (all_pinned, some_pinned) = (pulled.all_pinned, some_pinned || pulled.some_pinned);
+            let is_uneven = some_pinned && pulled.left > 0;
+            if is_uneven || self.linux == V3_13 {
+                self.domains.set_uneven(cpu, level + 1, is_uneven);
             }
-            if pulled.all_pinned {
+            if all_pinned {
                 // Nothing of that queue may move here: the search begins anew without it.
                 self.passed.set(from);
             } else if pulled.moved > 0 {
@@ -122,18 +131,19 @@ impl Cfs {
         }
     }
 
-    /// There is nothing to move: the span is looked at more seldom.
-    fn give_up(&mut self, cpu: usize, level: usize) -> u32 {
+    /// There is nothing to move, or nothing that may move, or another CPU does: the span is looked at more seldom.
+    fn give_up(&mut self, cpu: usize, level: usize, all_pinned: bool) -> u32 {
         self.domains.turn(cpu, level).failed = 0;
         if self.linux == V3_19 {
             self.domains.set_uneven(cpu, level + 1, false);
         }
-        self.wait_longer(cpu, level);
+        self.wait_longer(cpu, level, all_pinned);
         0
     }
 
-    fn wait_longer(&mut self, cpu: usize, level: usize) {
+    fn wait_longer(&mut self, cpu: usize, level: usize, is_pinned: bool) {
         let longest = self.domains.domain(self.domains.turn_of(cpu, level).domain).interval[1];
+        let longest = if is_pinned { longest.max(LONGEST_PINNED) } else { longest };
         let turn = self.domains.turn(cpu, level);
         if turn.interval < longest {
             turn.interval *= 2;
@@ -163,12 +173,12 @@ impl Cfs {
             turn.interval = least;
             return;
         }
-        let pushes = desk.current(from).is_some_and(|task| self.may_be_on(desk, task, cpu));
-        if pushes {
-            self.push_running(desk, from, cpu);
+        let may = desk.current(from).is_some_and(|task| self.may_be_on(desk, task, cpu));
+        if may {
+            self.push_one(desk, from, cpu);
             self.domains.turn(cpu, level).failed = tries + 1;
         }
-        self.wait_longer(cpu, level);
+        self.wait_longer(cpu, level, !may);
     }
 
     /// find_busiest_queue: that of the group with the most load, of more than one task unless one
@@ -191,51 +201,75 @@ impl Cfs {
         cpus.iter().copied().filter(fits).max_by_key(heaviest)
     }
 
-    /// move_tasks (3.0: balance_tasks): queued tasks, the newest first, as long as there is imbalance. Half of
-    /// a task's load must fit into what is left of it. In 3.0 tasks that are too heavy are not asked
-    /// whether they may move at all.
+    /// move_tasks (3.0: balance_tasks, as often as it moves something): tasks, the newest first, as long as there is imbalance.
     fn pull(
         &mut self,
         desk: &mut Desk,
         from: usize,
         to: usize,
         level: usize,
-        mut imbalance: u64,
+        imbalance: u64,
     ) -> Pulled {
         let turn = self.domains.turn_of(to, level);
         let eager = turn.failed > self.domains.domain(turn.domain).tries;
-        let heavy =
-            |this: &Self, task: TaskId, left| this.entities[task.ix()].average.load / 2 > left;
-        let mut found = Pulled { all_pinned: true, ..Pulled::default() };
-        // The task that runs is looked at, too, though it may not move.
-        let asked = |task: &TaskId| self.linux >= V3_13 || !heavy(self, *task, imbalance);
-        let runs = desk.current(from).filter(|task| imbalance > 0 && asked(task));
-        if let Some(task) = runs {
-            found.all_pinned = !self.may_be_on(desk, task, to);
+        let mut found = Pulled { all_pinned: true, left: imbalance, ..Pulled::default() };
+        loop {
+            let before = found.moved;
+            self.look_through(desk, [from, to], eager, &mut found);
+            if self.linux >= V3_13 || found.left == 0 || found.moved == before {
+                return found;
+            }
         }
-        let (mut at, mut pinned, mut looks) = (self.queues[from].len(), false, 0);
-        while at > 0 && imbalance > 0 && looks < LOOKS {
-            (at, looks) = (at - 1, looks + 1);
-            let Some(task) = self.queues[from].arrived(at) else { break };
+    }
+
+    /// One look through the tasks of a queue, the running one included. Half of a task's load must fit into what is left to move.
+    /// In 3.0 tasks that are too heavy are not asked whether they may move at all. Later tasks that were looked at and stay are the
+    /// last that the next try looks at.
+    fn look_through(
+        &mut self,
+        desk: &mut Desk,
+        [from, to]: [usize; 2],
+        eager: bool,
+        found: &mut Pulled,
+    ) {
+        let is_old = self.linux == V3_0;
+        for task in self.newest(desk, from, LOOKS + usize::from(is_old)) {
+            if found.left == 0 {
+                break;
+            }
             let load = self.entities[task.ix()].average.load;
-            let heavy = heavy(self, task, imbalance);
-            if heavy && self.linux == V3_0 {
-                continue;
+            let heavy = load / 2 > found.left;
+            let may = (!is_old || !heavy).then(|| self.may_be_on(desk, task, to));
+            found.some_pinned |= may == Some(false);
+            found.all_pinned &= may != Some(true);
+            let stays = heavy || desk.current(from) == Some(task) || may != Some(true);
+            if !stays && (eager || !self.is_hot(desk, task, to)) {
+                self.migrate(desk, task, to);
+                found.left = found.left.saturating_sub(load);
+                found.moved += 1;
+            } else if !is_old {
+                self.make_oldest(from, task);
             }
-            if !self.may_be_on(desk, task, to) {
-                pinned = true;
-                continue;
-            }
-            found.all_pinned = false;
-            if heavy || (!eager && self.is_hot(desk, task, to)) {
-                continue;
-            }
-            self.migrate(desk, task, to);
-            imbalance = imbalance.saturating_sub(load);
-            found.moved += 1;
         }
-        found.left_pinned = pinned && imbalance > 0;
-        found
+    }
+
+    /// So many tasks of a CPU, the running one included, the one that came last first.
+    pub(super) fn newest(&self, desk: &Desk, cpu: usize, count: usize) -> Vec<TaskId> {
+        let mut tasks: Vec<TaskId> = self.queues[cpu].newest().take(count).collect();
+        if let Some(runs) = desk.current(cpu).filter(|runs| !self.queues[cpu].has(*runs)) {
+            let came = |task: &TaskId| self.entities[task.ix()].arrived;
+            let at = tasks.partition_point(|task| came(task) > came(&runs));
+            tasks.insert(at, runs);
+            tasks.truncate(count);
+        }
+        tasks
+    }
+
+    /// A task counts as the first that came to its CPU.
+    fn make_oldest(&mut self, cpu: usize, task: TaskId) {
+        self.oldest -= 1;
+        let arrived = std::mem::replace(&mut self.entities[task.ix()].arrived, self.oldest);
+        self.queues[cpu].make_oldest(task, arrived, self.oldest);
     }
 
     /// task_hot: it ran a short while ago, or shall run next there (CACHE_HOT_BUDDY).
@@ -247,11 +281,16 @@ impl Cfs {
         (buddy && desk.load(to) > 0) || (entity.paid > 0 && !cold)
     }
 
-    /// active_load_balance: the task that runs on `from` moves to `to` when it stops, which is now.
-    fn push_running(&mut self, desk: &mut Desk, from: usize, to: usize) {
-        if let Some(task) = desk.current(from) {
+    /// active_load_balance_cpu_stop: of the tasks on `from` the last that came and may use `to` moves there. If it runs it moves
+    /// when it stops, which is now.
+    fn push_one(&mut self, desk: &mut Desk, from: usize, to: usize) {
+        let mut tasks = self.newest(desk, from, usize::MAX).into_iter();
+        let Some(task) = tasks.find(|task| self.may_be_on(desk, *task, to)) else { return };
+        if desk.current(from) == Some(task) {
             self.entities[task.ix()].push = Some(to);
             desk.resched(from);
+        } else {
+            self.migrate(desk, task, to);
         }
     }
 }

@@ -111,7 +111,6 @@ fn level(linux: LinuxRelease, at: usize, cpus: u64) -> (Domain, u64) {
         tries: [0, 1, 1, 2][at],
         means: [[0, 0], [2, 0], [2, 1], [3, 2]][at],
         spreads: match at {
-            1 => linux == V3_19,
             2 => linux == V3_0,
             _ => host,
         },

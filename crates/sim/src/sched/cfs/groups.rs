@@ -86,21 +86,21 @@ impl Cfs {
 
     /// As 3.0 has it: the heaviest CPU has a task's weight more than the lightest one, and more than one task.
     fn is_uneven(&self, desk: &Desk, domain: &Domain, load: &Load, mean: usize) -> bool {
-        let cpus = &domain.groups[load.group].cpus;
+        let cpus = || domain.groups[load.group].cpus.iter().filter(|cpu| !self.passed.has(**cpu));
         let weight = |cpu: &usize| self.queues[*cpu].biased_load(mean, false);
         // The first of the heaviest.
-        let heaviest = cpus
-            .iter()
+        let heaviest = cpus()
             .copied()
             .reduce(|best, cpu| if weight(&cpu) > weight(&best) { cpu } else { best });
-        let least = cpus.iter().map(weight).min().unwrap_or(0);
+        let least = cpus().map(weight).min().unwrap_or(0);
         heaviest.is_some_and(|cpu| {
             weight(&cpu) - least >= load.per_task() && load.running > 0 && desk.load(cpu) > 1
         })
     }
 
-    fn idle_cpus(desk: &Desk, domain: &Domain, load: &Load) -> usize {
-        domain.groups[load.group].cpus.iter().filter(|cpu| desk.load(**cpu) == 0).count()
+    fn idle_cpus(&self, desk: &Desk, domain: &Domain, load: &Load) -> usize {
+        let idles = |cpu: &&usize| desk.load(**cpu) == 0 && !self.passed.has(**cpu);
+        domain.groups[load.group].cpus.iter().filter(idles).count()
     }
 
     /// update_sd_pick_busiest.
@@ -178,7 +178,7 @@ impl Cfs {
         if idle != Puller::Idle {
             return 100 * busiest.per_cpu > domain.slack * local.per_cpu;
         }
-        let idles = |load: &Load| Self::idle_cpus(desk, domain, load);
+        let idles = |load: &Load| self.idle_cpus(desk, domain, load);
         let fits = busiest.running <= busiest.cpus;
         !match self.linux {
             V3_0 => fits && idles(local) <= idles(busiest) + 1,
@@ -199,7 +199,7 @@ impl Cfs {
             V3_13 | V3_19 => busiest.per_cpu <= mean || local.per_cpu >= mean,
         };
         if even {
-            return Self::small_excess([local, busiest], per_task, own, 0);
+            return self.small_excess([local, busiest], per_task, own, 0);
         }
         let limited = match self.linux {
             V3_0 | V3_13 => !busiest.uneven,
@@ -213,17 +213,25 @@ impl Cfs {
         let to = mean.checked_sub(local.per_cpu).map_or(u64::MAX, |room| room * local.power);
         let excess = from.min(to) / ONE;
         if excess < per_task {
-            return Self::small_excess([local, busiest], per_task, own, excess);
+            return self.small_excess([local, busiest], per_task, own, excess);
         }
         excess
     }
 
     /// fix_small_imbalance: one task, if that does not turn the difference round or if more power is used
-    /// then.
-    fn small_excess([local, busiest]: [&Load; 2], per_task: u64, own: u64, excess: u64) -> u64 {
+    /// then. In 3.0 also if the busiest group has less by more than a task: the difference is unsigned there.
+    fn small_excess(
+        &self,
+        [local, busiest]: [&Load; 2],
+        per_task: u64,
+        own: u64,
+        excess: u64,
+    ) -> u64 {
         let twice = if local.running > 0 && per_task > own { 1 } else { 2 };
         let scaled = per_task * ONE / busiest.power;
-        if busiest.per_cpu + scaled >= local.per_cpu + scaled * twice {
+        let with_task = busiest.per_cpu + scaled;
+        let is_negative = self.linux == V3_0 && with_task < local.per_cpu;
+        if is_negative || with_task >= local.per_cpu + scaled * twice {
             return per_task;
         }
         let used = |load: &Load, task: u64, per_cpu: u64| load.power * task.min(per_cpu);

@@ -117,8 +117,9 @@ pub struct Cfs {
     domains: Domains,
     /// Loads of VMs, where each is a group.
     shares: Option<Shares>,
-    /// Tasks that came into queues so far.
+    /// The places in line of the tasks that came last, and of those that count as the oldest.
     arrivals: u64,
+    oldest: u64,
     may: Mask,
     /// CPUs that a search for the busiest one passes over (the `cpus` of load_balance, inverted).
     passed: Mask,
@@ -146,7 +147,8 @@ impl Cfs {
             crowded: false,
             domains: Domains::default(),
             shares: None,
-            arrivals: 0,
+            arrivals: u64::MAX / 2,
+            oldest: u64::MAX / 2,
             may: Mask::none(0),
             passed: Mask::none(0),
         }

@@ -79,9 +79,17 @@ impl Queue {
         self.tasks.is_empty()
     }
 
-    /// The task that came `at`-th, the oldest first.
-    pub(super) fn arrived(&self, at: usize) -> Option<TaskId> {
-        self.tasks.get(at).map(|(_, task)| *task)
+    /// The tasks that wait, the one that came last first.
+    pub(super) fn newest(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.tasks.iter().rev().map(|(_, task)| *task)
+    }
+
+    /// A task that came as `arrived` counts as one that came before all others, if it waits here.
+    pub(super) fn make_oldest(&mut self, task: TaskId, arrived: u64, oldest: u64) {
+        if let Ok(at) = self.tasks.binary_search(&(arrived, task)) {
+            self.tasks[..=at].rotate_right(1);
+            self.tasks[0] = (oldest, task);
+        }
     }
 
     /// Whether a task waits here.
@@ -142,14 +150,12 @@ mod tests {
         for (at, (task, vruntime)) in [(3, 50), (1, 70), (2, 50), (0, 60)].into_iter().enumerate() {
             queue.join(TaskId(task), vruntime, at as u64);
         }
-        let came = |queue: &Queue| (0..queue.len()).filter_map(|at| queue.arrived(at)).collect();
-        let listed: Vec<TaskId> = came(&queue);
-        assert_eq!(listed, [3, 1, 2, 0].map(TaskId));
+        let newest = |queue: &Queue| queue.newest().collect::<Vec<TaskId>>();
+        assert_eq!(newest(&queue), [0, 2, 1, 3].map(TaskId));
         assert_eq!((queue.nth(0), queue.nth(1)), (Some((50, TaskId(3))), Some((50, TaskId(2)))));
         assert!(queue.leave(TaskId(2), 50, 2) && !queue.leave(TaskId(2), 50, 2));
         assert!(queue.leave(TaskId(3), 50, 0));
-        let listed: Vec<TaskId> = came(&queue);
-        assert_eq!(listed, [1, 0].map(TaskId));
+        assert_eq!(newest(&queue), [0, 1].map(TaskId));
         assert_eq!((queue.nth(0), queue.nth(1)), (Some((60, TaskId(0))), Some((70, TaskId(1)))));
         assert_eq!(queue.nth(2), None);
     }

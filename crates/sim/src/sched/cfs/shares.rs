@@ -4,7 +4,7 @@
 
 use super::average::decayed;
 use super::{Cfs, UNIT};
-use crate::desk::{Desk, TaskId};
+use crate::desk::{Desk, TaskId, TaskState};
 
 /// An average of a task that was always runnable: its weight, with 20 bits more.
 const FULL: u64 = UNIT << 20;
@@ -87,16 +87,20 @@ impl Cfs {
     }
 
     /// A tick of `cpu`: the loads of all that belongs there are told (update_blocked_averages, which comes with balancing, is taken
-    /// to come at every tick), and the running vCPU's weight follows (entity_tick).
+    /// to come at every tick), and the running vCPU's weight follows (entity_tick). A vCPU that waits has the load with which it came:
+    /// its wait counts when it has run.
     pub(super) fn share_tick(&mut self, desk: &Desk, cpu: usize) {
         let Some(shares) = &mut self.shares else { return };
         let vcpus = desk.vms.iter().enumerate().filter(|(_, vm)| vm.is_vm());
         for (vm, task) in vcpus.flat_map(|(at, vm)| vm.tasks().map(move |task| (at, task))) {
-            if desk.task(task).cpu == cpu {
+            if desk.task(task).cpu != cpu {
+                continue;
+            }
+            if desk.task(task).state != TaskState::Queued {
                 let is_runnable = shares.vcpus[task.ix()].is_runnable;
                 shares.set_runnable(task, desk.now, is_runnable);
-                shares.tell(vm, task, true);
             }
+            shares.tell(vm, task, true);
         }
         let runs = desk.current(cpu).map(|task| (task, desk.task(task).vm));
         if let Some((task, vm)) = runs.filter(|(_, vm)| desk.vms[*vm].is_vm()) {
@@ -110,6 +114,9 @@ impl Cfs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sched::Scheduler;
+    use crate::sched::cfs::CfsTuning;
+    use crate::testing;
 
     /// A period of 1024 us, as the kernel counts it: 2^20 ns.
     const PERIOD: u64 = 1 << 20;
@@ -170,5 +177,30 @@ mod tests {
         shares.set_runnable(B, 40 * PERIOD, true);
         shares.tell(0, B, true);
         assert_eq!(shares.vms[0], 1024 + 942);
+    }
+
+    /// entity_tick updates the running vCPU only, update_blocked_averages those that sleep.
+    #[test]
+    fn wait_of_a_vcpu_counts_when_it_has_run() {
+        let mut desk = testing::desk_of(testing::host(1, 1, 1), &[1, 1]);
+        let tuning = CfsTuning { has_groups: true, ..CfsTuning::default() };
+        let mut cfs = Cfs::new(tuning);
+        cfs.start(&mut desk);
+        for task in [A, B] {
+            let vcpu = &mut cfs.shares.as_mut().expect("there are groups").vcpus[task.ix()];
+            (vcpu.is_runnable, vcpu.average) = (true, FULL / 4);
+            desk.assign(task, 0);
+        }
+        cfs.queues[0].weight = 2 * UNIT;
+        desk.begin(A, 0);
+        desk.tasks[B.ix()].state = TaskState::Queued;
+        desk.now = 32 * PERIOD;
+        cfs.share_tick(&desk, 0);
+        // Half of the three quarters that 1024 lacks: 256 + 384.
+        assert_eq!(cfs.shares.as_ref().expect("there are groups").vms[..2], [640, 256]);
+        desk.tasks[A.ix()].state = TaskState::Queued;
+        desk.begin(B, 0);
+        cfs.share_tick(&desk, 0);
+        assert_eq!(cfs.shares.as_ref().expect("there are groups").vms[..2], [640, 640]);
     }
 }

@@ -64,10 +64,10 @@ impl Cfs {
         if here == last {
             return self.idle_sibling(desk, last, here, last);
         }
-        // Without a span in which tasks come to their waker there is no search for an idle CPU, either.
+        // Without a span in which tasks come to their waker there is no search for an idle CPU, either, but in 3.19.
         let slack = self.domains.common(here, last).filter(|domain| domain.affine);
         let Some(slack) = slack.map(|domain| domain.slack).filter(|_| self.may.has(here)) else {
-            return last;
+            return if self.linux == V3_19 { self.idle_group(desk, last, last) } else { last };
         };
         let near = match by {
             Waker::Sibling(waker) if self.is_wide(desk, waker, task) => false,
@@ -84,7 +84,8 @@ impl Cfs {
         }
         let entity = &mut self.entities[waker.ix()];
         if desk.now > entity.flips_since + SECOND {
-            (entity.flips, entity.flips_since) = (0, desk.now);
+            let kept = if self.linux == V3_19 { entity.flips / 2 } else { 0 };
+            (entity.flips, entity.flips_since) = (kept, desk.now);
         }
         if entity.wakee != Some(task) {
             entity.wakee = Some(task);

@@ -7,6 +7,7 @@
 mod balance;
 mod load;
 mod queue;
+mod tries;
 mod wake;
 
 use super::groups::Puller;

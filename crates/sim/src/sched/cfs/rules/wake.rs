@@ -38,6 +38,15 @@ fn flips(on: Board, waker: u32, woken_task: u32) -> String {
     woken(linux, [0, 1])
 }
 
+/// Turns of a task that had nine, after it woke another one a second later.
+fn turns_later(on: Board) -> String {
+    let mut linux = on.cpus(4, 4).runs(1, 0, 0);
+    linux.entity(1).flips = 9;
+    let mut linux = linux.after(1_000_001);
+    linux.cfs.note_wakeup(&linux.desk, TaskId(2), Sibling(TaskId(1)));
+    linux.entity(1).flips.to_string()
+}
+
 const CASES: &[Case] = &[
     (
         ALL,
@@ -120,11 +129,25 @@ const CASES: &[Case] = &[
         "1",
     ),
     (
-        ALL,
+        BEFORE_3_19,
         SELECT,
         "one that may not use the waker's CPU stays, though another CPU idles",
         |on| woken(on.cpus(3, 3).busy(&[(2, 1)]).allowed(0, &[1, 2]), [0, 1]),
         "1",
+    ),
+    (
+        NEWEST,
+        SELECT,
+        "in 3.19 it is put on that CPU",
+        |on| woken(on.cpus(3, 3).busy(&[(2, 1)]).allowed(0, &[1, 2]), [0, 1]),
+        "2",
+    ),
+    (
+        NEWEST,
+        SELECT,
+        "in 3.19 a task from a far node looks for an idle CPU beside its last one",
+        |on| woken(on.far([2, 2, 1], 4, 40).busy(&[(2, 2)]), [0, 2]),
+        "3",
     ),
     (
         ALL,
@@ -231,20 +254,9 @@ const CASES: &[Case] = &[
         },
         "2",
     ),
-    // 1.000001 s after the first one.
-    (
-        SINCE_3_13,
-        "record_wakee",
-        "turns of a second ago are forgotten",
-        |on| {
-            let mut linux = on.cpus(4, 4).runs(1, 0, 0);
-            linux.entity(1).flips = 9;
-            let mut linux = linux.after(1_000_001);
-            linux.cfs.note_wakeup(&linux.desk, TaskId(2), Sibling(TaskId(1)));
-            linux.entity(1).flips.to_string()
-        },
-        "1",
-    ),
+    // 1.000001 s after the first one: 0, or half of 9, and this turn.
+    (&[V3_13], "record_wakee", "turns of a second ago are forgotten", turns_later, "1"),
+    (NEWEST, "record_wakee", "in 3.19 half of them", turns_later, "5"),
 ];
 
 #[test]
