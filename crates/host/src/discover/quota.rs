@@ -27,6 +27,8 @@ pub struct Quota {
     pub is_above: bool,
     /// Time since the cgroups were made, summed over CPUs, in which they were throttled.
     pub throttled: Nanos,
+    /// How much of that cgroups counted that hold one vCPU each.
+    pub of_vcpus: Nanos,
     /// How often that was.
     pub times: u64,
 }
@@ -50,6 +52,7 @@ pub(super) fn read(
         Some(quota)
     });
     if let Some(all) = each.reduce(Quota::beside) {
+        least.of_vcpus = all.throttled;
         least.limit(all);
     }
     least
@@ -103,7 +106,7 @@ fn of_cgroup(dir: &Path, always: bool, reader: &mut Reader) -> Quota {
     let stat = text("cpu.stat").unwrap_or_default();
     let file = quota.is_some().then(|| dir.join(file));
     let times = value(&stat, "nr_throttled").unwrap_or_default();
-    Quota { quota, file, throttled: throttled(&stat), times, is_above: false }
+    Quota { quota, file, throttled: throttled(&stat), times, ..Quota::default() }
 }
 
 /// `most` microseconds in each `period`; `max` and -1 are no limit.
@@ -181,6 +184,7 @@ mod tests {
         let levels = [scope, slice.clone()];
         let found = of(&levels, 2);
         assert_eq!((found.quota, found.throttled), (Some(Milli(1000)), Nanos(7000)));
+        assert_eq!(found.of_vcpus, Nanos(0));
         assert_eq!((found.file, found.is_above), (Some(slice.join("cpu.max")), true));
     }
 
@@ -199,6 +203,7 @@ mod tests {
         write(dir.path(), &[("cpu.max", "max 100000\n")]);
         let found = of(&[dir.path().to_owned()], 2);
         assert_eq!((found.quota, found.throttled), (Some(Milli(400)), Nanos(18_000)));
+        assert_eq!(found.of_vcpus, Nanos(18_000), "its own counts none");
         assert_eq!(found.file, Some(dir.path().join("libvirt/vcpu0/cpu.max")));
         assert!(!found.is_above);
         assert_eq!(found.times, 10);
