@@ -228,7 +228,7 @@ fn put_service(tree: &Path) {
     fs::write(drop_in.join("test.conf"), own).unwrap();
     let users = tree.join("usr/lib/sysusers.d");
     fs::create_dir_all(&users).unwrap();
-    fs::copy(root().join("packaging/instep.sysusers"), users.join("instep.conf")).unwrap();
+    fs::copy(root().join("packaging/sysusers.d/instep.conf"), users.join("instep.conf")).unwrap();
     fs::copy(root().join("packaging/hot-memory.conf"), tree.join("hot-memory.conf")).unwrap();
     // Not by this process: a program that others start meanwhile could have it open for writing.
     let copied = Command::new("cp")
