@@ -18,6 +18,7 @@ pub type Target = fn(&[u8]);
 /// Every target by name.
 pub const TARGETS: &[(&str, Target)] = &[
     ("cgroup_files", rest::cgroup_files),
+    ("cgroup_values", rest::cgroup_values),
     ("command_lines", process::command_lines),
     ("config", rest::config),
     ("damon_regions", apply::damon_regions),

@@ -7,7 +7,7 @@ use instep_core::policy::PolicyName;
 use instep_history::{Segment, opening};
 use instep_host::discover::definition::{libvirt, proxmox};
 use instep_host::discover::identify::{self, Named};
-use instep_host::discover::{cgroup, debugfs, numa_stat, qmp};
+use instep_host::discover::{cgroup, debugfs, numa_stat, qmp, quota};
 use instep_serve::{PublishedFiles, answer_bytes};
 use std::path::Path;
 
@@ -27,6 +27,19 @@ pub(crate) fn cgroup_files(data: &[u8]) {
     let _ = cgroup::told_by_path(&text);
     let _ = cgroup::unescape(&text);
     let _ = debugfs::vm_dir(&text);
+}
+
+/// Quotas, throttled times and weights of cgroups of both versions.
+pub(crate) fn cgroup_values(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let text = text.trim();
+    let words = text.split_once([' ', '\n']);
+    let quotas = [quota::parse_cpu_max(text), words.and_then(|(a, b)| quota::part_of_period(a, b))];
+    assert!(quotas.into_iter().flatten().all(|quota| quota.0 <= 1 << 40), "{quotas:?}");
+    assert!(!text.starts_with("max") || quotas == [None; 2], "{text}: {quotas:?}");
+    let _ = quota::throttled(text);
+    let weights = [cgroup::parse_weight(text), cgroup::parse_shares(text)];
+    assert!(weights.into_iter().flatten().all(|weight| (1..=10_000).contains(&weight)));
 }
 
 /// /proc/self/mounts: no mount point leads out of the root.

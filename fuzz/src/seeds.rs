@@ -12,6 +12,7 @@ use std::path::Path;
 /// Targets and the files of /proc and /sys that they read, by the end of the path.
 const FILES: &[(&str, &[&str])] = &[
     ("cgroup_files", &["/cgroup"]),
+    ("cgroup_values", &["cpu.max", "cpu.stat", "cpu.weight", "cpu.shares", "cpu.cfs_quota_us"]),
     ("command_lines", &["/cmdline"]),
     ("id_lists", &["/online", "shared_cpu_list", "cpuset.cpus.effective", "cpulist"]),
     ("memory_ranges", &["/numa_maps", "/maps", "proc/meminfo"]),

@@ -3,6 +3,7 @@
 
 use crate::{bpf, deny, licences, tidy};
 use anyhow::{Context, Result};
+use instep_madehost::skip;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -60,8 +61,8 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
         let verdict = if *passed { "ok" } else { "FAILED" };
         eprintln!("{name:<8} {verdict:<6} {:>7.1}s", took.as_secs_f64());
     }
-    if let Some(line) = deny::skipped() {
-        eprintln!("{line}");
+    if let Some(reason) = deny::skipped() {
+        skip::unchecked(reason);
     }
     if !test {
         eprintln!("test     skipped: --no-test");

@@ -17,9 +17,11 @@ pub(crate) fn is_installed() -> bool {
 /// What is not checked, and what to do about it.
 pub(crate) fn skipped() -> Option<&'static str> {
     match (is_installed(), has_advisories()) {
-        (false, _) => Some("deny     skipped: no cargo-deny here: cargo install cargo-deny"),
+        (false, _) => {
+            Some("dependencies by deny.toml: no cargo-deny here: cargo install cargo-deny")
+        }
         (true, false) => Some(
-            "defects  skipped: the list of known defects is in no package registry: `cargo deny fetch` gets it",
+            "known defects of dependencies: their list is in no package registry: `cargo deny fetch` gets it",
         ),
         (true, true) => None,
     }

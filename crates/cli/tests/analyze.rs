@@ -284,7 +284,12 @@ fn shares_follow_weights() {
 
 /// The same events as a recording of Instep's with this head and end.
 fn recorded(head: &Head, end: &End) -> Vec<u8> {
-    let data = perf_file(&events(), 20);
+    recorded_of(&events(), head, end)
+}
+
+/// The same of these events.
+fn recorded_of(events: &[MadeEvent], head: &Head, end: &End) -> Vec<u8> {
+    let data = perf_file(events, 20);
     let source = std::io::Cursor::new(data);
     let mut stream = instep_trace::open(source, "made", Default::default()).unwrap();
     let mut writer = Writer::begin(Vec::new(), head, true).unwrap();

@@ -54,7 +54,7 @@ pub use instep_abi::{MAX_CPUS, MAX_DOMAINS};
 pub fn plan(mode: Mode, probe: &Probe, built: bool, despite_cookies: bool) -> LoadPlan {
     let stay = |why: &str| LoadPlan::Stay(why.to_owned());
     if mode == Mode::Off {
-        return stay("it was not asked for (--dispatch kernel)");
+        return stay("Instep's was not asked for (--dispatch auto)");
     }
     if !built {
         return stay(

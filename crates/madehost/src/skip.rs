@@ -33,6 +33,11 @@ pub fn retried(reason: &str) {
     tell("retried once", reason);
 }
 
+/// Notes that a check which is no test was not made, and why.
+pub fn unchecked(reason: &str) {
+    tell("not checked", reason);
+}
+
 fn tell(what: &str, reason: &str) {
     let thread = std::thread::current();
     let line = format!("{what}: {reason} ({})\n", thread.name().unwrap_or("unnamed test"));

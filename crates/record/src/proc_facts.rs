@@ -120,6 +120,7 @@ pub(crate) fn throttled(from: &Quotas, to: Quotas) -> Vec<Throttled> {
             file: to.file.map(|file| file.display().to_string()),
             is_above: to.is_above,
             throttled_ns: to.throttled.since(from.throttled).0,
+            vcpus_throttled_ns: to.of_vcpus.since(from.of_vcpus).0,
             times: to.times.saturating_sub(from.times),
         }
     };
@@ -155,6 +156,7 @@ mod tests {
             file: Some("/sys/fs/cgroup/a/cpu.max".into()),
             is_above: false,
             throttled: Nanos(throttled),
+            of_vcpus: Nanos(throttled / 2),
             times,
         };
         let from = BTreeMap::from([((5, 1), quota(100, 2)), ((6, 1), quota(7, 7))]);
@@ -162,6 +164,7 @@ mod tests {
         let told = throttled(&from, to);
         let of = |at: usize| (told[at].pid, told[at].throttled_ns, told[at].times);
         assert_eq!((of(0), of(1)), ((5, 250, 3), (6, 9, 1)), "another process has the number");
+        assert_eq!(told[0].vcpus_throttled_ns, 125, "cgroups of single vCPUs counted half");
         assert_eq!(told[0].file.as_deref(), Some("/sys/fs/cgroup/a/cpu.max"));
     }
 }

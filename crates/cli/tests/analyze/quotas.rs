@@ -1,7 +1,7 @@
 //! What a recording says of CPU quotas and of weights.
 
 use super::common::{list, text};
-use super::{analyze, events, made, recorded};
+use super::{ONE, OTHER, TWO, analyze, events, made, recorded_of};
 use instep_madehost::trace::{MadeEvent, TracepointFields, perf_file};
 use instep_trace::rec::{End, Head, Throttled};
 use serde_json::Value;
@@ -12,30 +12,72 @@ fn findings(json: &Value, vm: &str) -> Vec<(String, String)> {
     of.map(|it| (text(it, "kind").to_owned(), text(it, "text").to_owned())).collect()
 }
 
-/// The recording of two siblings that take turns, of whose waits a quota caused so much.
-fn throttled_for(throttled_ns: u64) -> Value {
-    let its = Throttled {
+/// Two siblings on CPU 0 run for 2 ms each, and then `between` runs there for 16 ms, eleven times.
+fn crowded(between: (u32, &'static str)) -> Vec<MadeEvent> {
+    let mut events = Vec::new();
+    for turn in 0..11u64 {
+        let at = 1_000_000 + turn * 20_000_000;
+        let mut push = |after: u64, current, what| {
+            events.push(MadeEvent {
+                time: at + after * 1_000_000,
+                cpu: 0,
+                current,
+                flags: 0,
+                what,
+            });
+        };
+        push(0, (11, 10), TracepointFields::Switch(ONE, TWO, 0));
+        push(2, (12, 10), TracepointFields::Switch(TWO, between, 0));
+        push(
+            18,
+            (between.0, between.0.saturating_sub(1)),
+            TracepointFields::Switch(between, ONE, 0),
+        );
+    }
+    events
+}
+
+/// The throttled time of the VM of [`crowded`], with a quota of its own of 20 %.
+fn quota_of_vm(throttled_ns: u64) -> Throttled {
+    Throttled {
         pid: 10,
         quota_milli_cpus: Some(200),
         file: Some("/sys/fs/cgroup/vm-10/cpu.max".to_owned()),
-        is_above: false,
         throttled_ns,
         times: 7,
-    };
+        ..Throttled::default()
+    }
+}
+
+/// What `analyze` says of [`crowded`] where a quota did this.
+fn throttled_by(between: (u32, &'static str), its: Throttled) -> Value {
     let end = End { throttled: vec![its], ..End::default() };
-    let (_dir, path) = made("a.instep", &recorded(&Head::default(), &end));
+    let (_dir, path) = made("a.instep", &recorded_of(&crowded(between), &Head::default(), &end));
     let shown = analyze(&path, &[]).expect(1).stdout;
     assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
     analyze(&path, &["--json"]).expect(1).json()
 }
 
+/// Sums of the VM: throttled, steal, waited beside what ran between, beside siblings; in milliseconds.
+fn sums(json: &Value, between: &str) -> [u64; 4] {
+    let vm = vm_10(json);
+    let sum = |key: &str| -> u64 { list(vm, "vcpus").iter().filter_map(|v| v[key].as_u64()).sum() };
+    let beside = |name: &str| -> u64 {
+        let of = list(vm, "culprits").iter().find(|culprit| culprit["name"] == name);
+        of.and_then(|culprit| culprit["ns"].as_u64()).unwrap_or(0)
+    };
+    let all = [sum("throttled_ns"), sum("steal_ns"), beside(between), beside("vm-10")];
+    all.map(|ns| (ns + 500_000) / 1_000_000)
+}
+
+fn vm_10(json: &Value) -> &Value {
+    list(json, "vms").iter().find(|vm| vm["name"] == "vm-10").unwrap()
+}
+
 #[test]
 fn time_of_a_quota_is_no_steal_and_is_told_once() {
-    let json = throttled_for(90_000_000);
-    let vm = list(&json, "vms").iter().find(|vm| vm["name"] == "vm-10").unwrap();
-    let sum = |key: &str| -> u64 { list(vm, "vcpus").iter().filter_map(|v| v[key].as_u64()).sum() };
-    assert_eq!(sum("throttled_ns"), 89_999_999, "rounded down for each vCPU");
-    assert!(sum("steal_ns") < 11_000_000, "{vm}");
+    let json = throttled_by(OTHER, quota_of_vm(150_000_000));
+    let vm = vm_10(&json);
     assert_eq!(
         (vm["throttled"]["times"].as_u64(), vm["throttled"]["quota_milli_cpus"].as_u64()),
         (Some(7), Some(200))
@@ -43,35 +85,39 @@ fn time_of_a_quota_is_no_steal_and_is_told_once() {
     let found = findings(&json, "vm-10");
     let (kind, said) = &found[0];
     assert_eq!(kind, "throttled");
-    assert!(said.contains("throttled by its own quota of 20 %: 90.0ms of the "), "{said}");
+    assert!(said.contains("throttled by its own quota of 20 %: 300ms of the "), "{said}");
     assert!(said.contains("`echo max > /sys/fs/cgroup/vm-10/cpu.max`"), "{said}");
-    assert!(
-        found.iter().all(|(kind, _)| kind != "not_co_scheduled" && kind != "steal"),
-        "{found:?}"
-    );
+    assert!(found.iter().all(|(kind, _)| kind != "not_co_scheduled"), "{found:?}");
 }
 
 #[test]
-fn a_quota_stops_a_vm_no_longer_than_it_waited() {
-    let json = throttled_for(u64::MAX);
-    let vm = list(&json, "vms").iter().find(|vm| vm["name"] == "vm-10").unwrap();
-    assert!(list(vm, "vcpus").iter().all(|vcpu| vcpu["steal_ns"] == 0), "{vm}");
-    assert_eq!(list(vm, "culprits").len(), 0, "{vm}");
+fn each_vcpu_that_waits_on_a_throttled_cpu_is_throttled() {
+    // Both wait for 176 ms beside the other VM, or on the idle CPU, and for 22 and 20 ms beside each other.
+    for (between, name) in [(OTHER, "vm-20"), ((0, "swapper/0"), "(idle)")] {
+        let none = sums(&throttled_by(between, quota_of_vm(0)), name);
+        assert_eq!(none, [0, 394, 352, 42], "{name}");
+        let half = sums(&throttled_by(between, quota_of_vm(88_000_000)), name);
+        assert_eq!(half, [176, 218, 176, 42], "the kernel counts it once for the CPU: {name}");
+        let all = sums(&throttled_by(between, quota_of_vm(u64::MAX)), name);
+        assert_eq!(all, [352, 42, 0, 42], "where a sibling ran it was not throttled: {name}");
+        // libvirt's quotas: the cgroup of each vCPU counts.
+        let of_vcpus = |ns| Throttled { vcpus_throttled_ns: ns, ..quota_of_vm(ns) };
+        let each = sums(&throttled_by(between, of_vcpus(176_000_000)), name);
+        assert_eq!(each, half, "{name}");
+        let each = sums(&throttled_by(between, of_vcpus(u64::MAX)), name);
+        assert_eq!(each, [394, 0, 0, 0], "no longer than it waited: {name}");
+    }
 }
 
 #[test]
 fn a_quota_above_the_vm_is_not_called_its_own() {
     let its = Throttled {
-        pid: 10,
         quota_milli_cpus: Some(1500),
         file: Some("/sys/fs/cgroup/machine.slice/cpu.max".to_owned()),
         is_above: true,
-        throttled_ns: 90_000_000,
-        times: 7,
+        ..quota_of_vm(150_000_000)
     };
-    let end = End { throttled: vec![its], ..End::default() };
-    let (_dir, path) = made("a.instep", &recorded(&Head::default(), &end));
-    let found = findings(&analyze(&path, &["--json"]).expect(1).json(), "vm-10");
+    let found = findings(&throttled_by(OTHER, its), "vm-10");
     let said = &found[0].1;
     assert!(said.contains("throttled by a quota above its cgroup, of 150 %: "), "{said}");
     assert!(said.ends_with("`echo max > /sys/fs/cgroup/machine.slice/cpu.max` takes it away."));

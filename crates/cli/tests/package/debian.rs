@@ -135,6 +135,9 @@ fn fresh_debian_runs_the_package_and_again_after_a_boot() {
     machine.does("cp /instep.toml /etc/instep/ && systemctl enable --now instep instep-serve");
     assert!(!machine.is_as_found(), "{}", machine.journal());
     machine.until("the page", || machine.says(METRICS) == "1");
+    // This Debian has no /bin/kill.
+    machine.does("! test -e /bin/kill && systemctl reload instep");
+    machine.until("the reload", || machine.journal().contains("configuration was read again"));
     kill(&machine);
 
     // What is upgraded keeps the placement, and what is stopped puts it back.

@@ -29,6 +29,19 @@ const VM: &str = "setpriv --reuid nobody --regid nogroup --clear-groups \
 const WATCH: &str =
     "(while :; do for tid in $(cat /tmp/vcpus); do taskset -pc $tid; done; done) >/tmp/seen 2>&1 &
     echo $! >/tmp/watch";
+/// Starts another VM of that user while the service waits for its next cycle, and ends it. Prints for how many milliseconds each
+/// is not in what the run publishes: from when both vCPU threads are there, and from when the process is gone.
+const SECOND: &str = "now() { echo $(($(date +%s%N) / 1000000)); }
+    known() { grep -q '\"second\"' /run/instep/host.json; }
+    until_so() { n=0; until \"$@\"; do n=$((n + 1)); [ $n -lt 600 ] || exit 1; sleep 0.02; done; }
+    has_vcpus() { [ $(grep -ls CPU /proc/$vm/task/*/comm | wc -l) -eq 2 ]; }
+    forgotten() { ! known; }
+    setpriv --reuid nobody --regid nogroup --clear-groups qemu-system-x86_64 -name second,debug-threads=on -smp 2 -m 32 \
+        -nodefaults -no-user-config -display none -S -accel tcg,thread=multi </dev/null >/dev/null 2>&1 &
+    vm=$!
+    until_so has_vcpus; began=$(now); until_so known; came=$(($(now) - began))
+    kill -9 $vm; wait $vm 2>/dev/null; began=$(now); until_so forgotten
+    echo $came $(($(now) - began))";
 /// The users of the run, its state, its lock, its history and the files in that.
 const OWNERS: &str = "stat -c %U /proc/$(systemctl show -P MainPID instep) /run/instep /run/instep/lock \
     /var/lib/instep/history && stat -c %U /var/lib/instep/history/* | sort -u";
@@ -215,7 +228,7 @@ fn put_service(tree: &Path) {
     fs::write(drop_in.join("test.conf"), own).unwrap();
     let users = tree.join("usr/lib/sysusers.d");
     fs::create_dir_all(&users).unwrap();
-    fs::copy(root().join("packaging/instep.sysusers"), users.join("instep.conf")).unwrap();
+    fs::copy(root().join("packaging/sysusers.d/instep.conf"), users.join("instep.conf")).unwrap();
     fs::copy(root().join("packaging/hot-memory.conf"), tree.join("hot-memory.conf")).unwrap();
     // Not by this process: a program that others start meanwhile could have it open for writing.
     let copied = Command::new("cp")
@@ -328,6 +341,8 @@ fn service_does_under_systemd_what_the_guide_says() {
     machine.until("the past", || machine.says(&format!("{past} && echo shown")) == "shown");
     machine.does("instep top --replay --json | grep -q '\"name\":\"web\"'");
 
+    arrivals_are_noticed_within_a_second(&machine);
+
     // When it is killed, its guardian puts everything back, and it is started again.
     let run = machine.property("MainPID");
     machine.does("systemctl kill --kill-whom=main --signal=KILL instep");
@@ -391,6 +406,22 @@ fn service_does_under_systemd_what_the_guide_says() {
     }
     root_shares_the_state_of_the_service(&machine);
     drop_in_lets_the_service_use_damon(&machine);
+}
+
+/// The next cycle is an hour away, and the run has the rights of the service's user.
+fn arrivals_are_noticed_within_a_second(machine: &Machine) {
+    let mut said = String::new();
+    // What else the machine does may delay a look.
+    for _ in 0..3 {
+        said = machine.says(SECOND);
+        println!("noticed after (ms): {said}");
+        let times: Vec<u64> = said.split(' ').map_while(|time| time.parse().ok()).collect();
+        if times.len() == 2 && times.iter().all(|time| *time < 1000) {
+            return;
+        }
+        skip::retried(&format!("a VM that comes and ends is noticed after (ms): {said}"));
+    }
+    panic!("more than a second (ms): {said}\n{}", machine.journal());
 }
 
 /// With the example for memory in use it may write to DAMON's files, which are root's, and to no other setting of the kernel.

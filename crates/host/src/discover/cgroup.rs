@@ -280,12 +280,22 @@ fn at(mount: &Option<PathBuf>, path: &Option<String>) -> Option<(PathBuf, usize)
 
 /// `cpu.weight` of a cgroup, or version 1's shares scaled to it.
 fn weight(dir: &Path, reader: &mut Reader) -> Option<u32> {
-    let weight = reader.text(&dir.join("cpu.weight"), 64).and_then(|text| text.parse().ok());
-    let weight = weight.or_else(|| {
-        let shares: u64 = reader.text(&dir.join("cpu.shares"), 64)?.parse().ok()?;
-        u32::try_from(shares.saturating_mul(100) / 1024).ok()
-    });
-    weight.map(|weight: u32| weight.clamp(1, 10_000))
+    let weight = reader.text(&dir.join("cpu.weight"), 64).and_then(|text| parse_weight(&text));
+    weight.or_else(|| parse_shares(&reader.text(&dir.join("cpu.shares"), 64)?))
+}
+
+/// The weight in `cpu.weight`.
+#[must_use]
+pub fn parse_weight(text: &str) -> Option<u32> {
+    text.parse().ok().map(|weight: u32| weight.clamp(1, 10_000))
+}
+
+/// The shares in version 1's `cpu.shares`, as a weight.
+#[must_use]
+pub fn parse_shares(text: &str) -> Option<u32> {
+    let shares: u64 = text.parse().ok()?;
+    let weight = u32::try_from(shares.saturating_mul(100) / 1024).ok()?;
+    Some(weight.clamp(1, 10_000))
 }
 
 impl Hierarchies {

@@ -37,7 +37,7 @@ mod options;
 pub mod proc_text;
 pub mod process;
 pub mod qmp;
-mod quota;
+pub mod quota;
 mod rates;
 mod rivals;
 mod scan;

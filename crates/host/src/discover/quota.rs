@@ -27,6 +27,8 @@ pub struct Quota {
     pub is_above: bool,
     /// Time since the cgroups were made, summed over CPUs, in which they were throttled.
     pub throttled: Nanos,
+    /// How much of that cgroups counted that hold one vCPU each.
+    pub of_vcpus: Nanos,
     /// How often that was.
     pub times: u64,
 }
@@ -50,6 +52,7 @@ pub(super) fn read(
         Some(quota)
     });
     if let Some(all) = each.reduce(Quota::beside) {
+        least.of_vcpus = all.throttled;
         least.limit(all);
     }
     least
@@ -88,13 +91,10 @@ impl Quota {
 fn of_cgroup(dir: &Path, always: bool, reader: &mut Reader) -> Quota {
     let mut text = |file| reader.text(&dir.join(file), MAX_FILE);
     let (quota, file) = match text(FILES[0]) {
-        Some(text) => {
-            let (most, period) = text.split_once(' ').unwrap_or((&text, ""));
-            (part(most, period), FILES[0])
-        }
+        Some(text) => (parse_cpu_max(&text), FILES[0]),
         None => {
             let Some(most) = text(FILES[1]) else { return Quota::default() };
-            (part(&most, &text("cpu.cfs_period_us").unwrap_or_default()), FILES[1])
+            (part_of_period(&most, &text("cpu.cfs_period_us").unwrap_or_default()), FILES[1])
         }
     };
     if quota.is_none() && !always {
@@ -103,17 +103,26 @@ fn of_cgroup(dir: &Path, always: bool, reader: &mut Reader) -> Quota {
     let stat = text("cpu.stat").unwrap_or_default();
     let file = quota.is_some().then(|| dir.join(file));
     let times = value(&stat, "nr_throttled").unwrap_or_default();
-    Quota { quota, file, throttled: throttled(&stat), times, is_above: false }
+    Quota { quota, file, throttled: throttled(&stat), times, ..Quota::default() }
+}
+
+/// A quota as `cpu.max` has it: microseconds in each period.
+#[must_use]
+pub fn parse_cpu_max(text: &str) -> Option<Milli> {
+    let (most, period) = text.split_once(' ').unwrap_or((text, ""));
+    part_of_period(most, period)
 }
 
 /// `most` microseconds in each `period`; `max` and -1 are no limit.
-fn part(most: &str, period: &str) -> Option<Milli> {
+#[must_use]
+pub fn part_of_period(most: &str, period: &str) -> Option<Milli> {
     let (most, period): (u64, u64) = (most.parse().ok()?, period.parse().ok()?);
     (period > 0).then(|| Milli((u128::from(most) * 1000 / u128::from(period)).min(1 << 40) as u64))
 }
 
 /// `throttled_usec` of version 2 or `throttled_time` of version 1, which is in nanoseconds.
-pub(super) fn throttled(stat: &str) -> Nanos {
+#[must_use]
+pub fn throttled(stat: &str) -> Nanos {
     let second = value(stat, "throttled_usec").map(|usec| usec.saturating_mul(1000));
     Nanos(second.or_else(|| value(stat, "throttled_time")).unwrap_or_default())
 }
@@ -129,10 +138,17 @@ mod tests {
 
     #[test]
     fn quotas_are_parts_of_a_cpu_and_max_is_none() {
-        assert_eq!(part("20000", "100000"), Some(Milli(200)));
-        assert_eq!(part("350000", "100000"), Some(Milli(3500)));
-        assert_eq!([part("max", "100000"), part("-1", "100000"), part("1", "0")], [None; 3]);
-        assert_eq!(part("18446744073709551615", "1"), Some(Milli(1 << 40)));
+        assert_eq!(part_of_period("20000", "100000"), Some(Milli(200)));
+        assert_eq!(part_of_period("350000", "100000"), Some(Milli(3500)));
+        assert_eq!(
+            [
+                part_of_period("max", "100000"),
+                part_of_period("-1", "100000"),
+                part_of_period("1", "0")
+            ],
+            [None; 3]
+        );
+        assert_eq!(part_of_period("18446744073709551615", "1"), Some(Milli(1 << 40)));
     }
 
     #[test]
@@ -181,6 +197,7 @@ mod tests {
         let levels = [scope, slice.clone()];
         let found = of(&levels, 2);
         assert_eq!((found.quota, found.throttled), (Some(Milli(1000)), Nanos(7000)));
+        assert_eq!(found.of_vcpus, Nanos(0));
         assert_eq!((found.file, found.is_above), (Some(slice.join("cpu.max")), true));
     }
 
@@ -199,6 +216,7 @@ mod tests {
         write(dir.path(), &[("cpu.max", "max 100000\n")]);
         let found = of(&[dir.path().to_owned()], 2);
         assert_eq!((found.quota, found.throttled), (Some(Milli(400)), Nanos(18_000)));
+        assert_eq!(found.of_vcpus, Nanos(18_000), "its own counts none");
         assert_eq!(found.file, Some(dir.path().join("libvirt/vcpu0/cpu.max")));
         assert!(!found.is_above);
         assert_eq!(found.times, 10);

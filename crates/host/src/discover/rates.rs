@@ -8,6 +8,7 @@
 
 use super::facts::{Scan, ThreadTime, VmFacts, Waited};
 use super::proc_text::ticks_to_nanos;
+use super::quota::Quota;
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{
     Emulator, GuestNode, OpaqueVm, Snapshot, Vcpu, Vm, take_from_steal, wanted,
@@ -280,24 +281,28 @@ fn longest(scan: &Scan, time: impl Fn(&VmFacts, &ThreadTime) -> Nanos) -> Nanos 
 /// Throttled time of the VMs of the first scan.
 struct Throttled<'a> {
     rates: &'a Rates,
-    known: BTreeMap<(u32, u64), (Nanos, Nanos)>,
+    known: BTreeMap<(u32, u64), (Nanos, &'a Quota)>,
 }
 
 impl<'a> Throttled<'a> {
-    fn new(before: Option<&Scan>, rates: &'a Rates) -> Self {
+    fn new(before: Option<&'a Scan>, rates: &'a Rates) -> Self {
         let vms = before.map_or(&[][..], |before| &before.vms).iter();
-        let of = |vm: &VmFacts| ((vm.pid, vm.start_ticks), (vm.read_at, vm.quota.throttled));
+        let of = |vm: &'a VmFacts| ((vm.pid, vm.start_ticks), (vm.read_at, &vm.quota));
         Self { rates, known: vms.map(of).collect() }
     }
 
-    /// Of a VM in the window.
-    fn of(&self, vm: &VmFacts) -> Nanos {
-        let (now, window) = (vm.quota.throttled, self.rates.window);
+    /// Of a VM in the window: all of it, and how much of that cgroups of single vCPUs counted.
+    fn of(&self, vm: &VmFacts) -> (Nanos, Nanos) {
+        (self.counted(vm, |quota| quota.throttled), self.counted(vm, |quota| quota.of_vcpus))
+    }
+
+    fn counted(&self, vm: &VmFacts, count: fn(&Quota) -> Nanos) -> Nanos {
+        let (now, window) = (count(&vm.quota), self.rates.window);
         match (&self.rates.kind, self.known.get(&(vm.pid, vm.start_ticks))) {
             (Kind::Between { .. }, Some((read_at, then))) => {
                 let own = vm.read_at.since(*read_at);
                 let own = if own == Nanos(0) { window } else { own };
-                scaled(now.since(*then), own, window)
+                scaled(now.since(count(then)), own, window)
             }
             (Kind::SinceStart(ages), _) => {
                 // Not bounded by the window: it is summed over CPUs.
@@ -311,12 +316,14 @@ impl<'a> Throttled<'a> {
 
 /// Takes the time in which a quota stopped the VM out of the waits of its vCPUs, in proportion, and returns it as
 /// their time: the kernel counts a thread that is throttled on its queue as one that waits. It counts the throttled
-/// time of a CPU once, however many vCPUs wait there, so that counts for each of them.
-fn without_throttled(vcpus: &mut [Vcpu], throttled: Nanos) -> Nanos {
+/// time of a CPU once, however many vCPUs wait there, so that counts for each of them, but not what cgroups of single vCPUs
+/// counted.
+fn without_throttled(vcpus: &mut [Vcpu], (all, of_vcpus): (Nanos, Nanos)) -> Nanos {
     let waiting = vcpus.iter().filter(|vcpu| vcpu.steal.0 > 0);
     let cpus: BTreeSet<Option<CpuId>> = waiting.clone().map(|vcpu| vcpu.cpu).collect();
     let each = waiting.count() as u128;
-    let throttled = u128::from(throttled.0) * each.max(1) / cpus.len().max(1) as u128;
+    let of_vm = u128::from(all.since(of_vcpus).0) * each.max(1) / cpus.len().max(1) as u128;
+    let throttled = of_vm + u128::from(of_vcpus.0);
     // What other VMs below the same quota waited is none of this one's.
     take_from_steal(vcpus, Nanos(u64::try_from(throttled).unwrap_or(u64::MAX)))
 }

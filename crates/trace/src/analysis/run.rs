@@ -211,7 +211,7 @@ impl Engine {
         Engine {
             stacking: Stacking::new(vms),
             co_run: CoRun::new(vms, vcpus, begin),
-            culprits: Culprits::new(vms),
+            culprits: Culprits::new(vms, vcpus),
             waits: Waits::new(vcpus),
             modules: topology.as_ref().and_then(|topology| Modules::new(topology, begin)),
             moves: Migrations::new(vcpus, topology),

@@ -99,6 +99,8 @@ pub struct Throttled {
     pub is_above: bool,
     /// Time in which it was throttled, summed over CPUs.
     pub throttled_ns: u64,
+    /// How much of that cgroups counted that hold one vCPU each.
+    pub vcpus_throttled_ns: u64,
     /// How often that was.
     pub times: u64,
 }

@@ -351,6 +351,11 @@ fn time_in_which_a_quota_stops_a_vm_is_no_steal() {
     after.vms[0].quota.throttled = Nanos(51 * S + S / 2);
     let taken = snapshot(&host(), Some(&before), &after, None);
     assert_eq!((taken.vms[0].throttled, loads(&taken)[0].1), (Nanos(3 * S), S / 10));
+    // Cgroups of single vCPUs count each by itself.
+    after.vms[0].quota.of_vcpus = Nanos(S);
+    let taken = snapshot(&host(), Some(&before), &after, None);
+    assert_eq!((taken.vms[0].throttled, loads(&taken)[0].1), (Nanos(2 * S), 3 * fifth));
+    after.vms[0].quota.of_vcpus = Nanos(0);
     // A quota above may stop other VMs for longer.
     after.vms[0].quota.throttled = Nanos(99 * S);
     let taken = snapshot(&host(), Some(&before), &after, None);

@@ -62,10 +62,13 @@ impl Engine {
         let wanted: Vec<usize> =
             (0..self.world.vms.len()).filter(|vm| wanted(&self.world.vms[*vm].name)).collect();
         let mut vms: Vec<AnalysedVm> =
-            wanted.into_iter().map(|vm| self.vm_report(vm, duration, stream.counters())).collect();
-        for vm in &mut vms {
+            wanted.iter().map(|vm| self.vm_report(*vm, duration, stream.counters())).collect();
+        for (vm, at) in vms.iter_mut().zip(wanted) {
             let its = stream.throttled().iter().find(|by| Some(by.pid) == vm.pid);
-            its.into_iter().for_each(|by| throttle::separate(vm, by));
+            let Some(by) = its else { continue };
+            let members = self.world.members[at].iter();
+            let vcpus: Vec<_> = members.map(|vcpu| self.culprits.of_vcpu(*vcpu)).collect();
+            throttle::separate(vm, by, self.culprits.by_occupant(at), &vcpus);
         }
         let unseen = self.world.vcpus.iter().filter(|vcpu| !vcpu.is_told);
         let unseen = unseen.filter(|vcpu| vcpu.place == Place::Unknown);
