@@ -2,7 +2,7 @@
 //! of /proc and /sys that only other kernels write.
 
 /// A line of the history.
-pub(crate) const MOMENT: &[u8] = br#"{"schema":"instep.moment/1","at_ms":1764161234567,"changes":[{"at":"x","vm":"a","uuid":"","kind":"soft_home","threads":0,"to":"1","why":"","outcome":"done"}],"host":{"schema":"instep.host/1","window_ns":1000000000,"others_milli":20,"nodes":[{"id":0,"memory_bytes":1,"llcs":[[[0,1],[2,3]]]}],"vms":[{"name":"a","uuid":null,"pid":7,"used_milli":900,"delay_milli":5,"throttled_milli":0,"quota_milli":null,"co_run_milli":640,"locality_milli":1000,"memory_bytes_by_node":{"0":4096},"selected":true,"home_nodes":[0],"why":"x","vcpus":[{"index":0,"tid":8,"cpu":1,"used_milli":900,"delay_milli":5,"cpus":"0-3","was":null,"planned":null}]}],"left_alone":[{"name":"b","pid":9,"why":"y"}]}}
+pub(crate) const MOMENT: &[u8] = br#"{"schema":"instep.moment/1","at_ms":1764161234567,"changes":[{"at":"x","vm":"a","uuid":"","kind":"soft_home","threads":0,"to":"1","why":"","outcome":"done"}],"host":{"schema":"instep.host/1","window_ns":1000000000,"others_milli":20,"nodes":[{"id":0,"memory_bytes":1,"llcs":[[[0,1],[2,3]]]}],"vms":[{"name":"a","uuid":null,"pid":7,"used_milli":900,"steal_milli":5,"throttled_milli":0,"quota_milli":null,"co_run_milli":640,"locality_milli":1000,"memory_bytes_by_node":{"0":4096},"selected":true,"home_nodes":[0],"why":"x","vcpus":[{"index":0,"tid":8,"cpu":1,"used_milli":900,"steal_milli":5,"cpus":"0-3","was":null,"planned":null}]}],"left_alone":[{"name":"b","pid":9,"why":"y"}]}}
 "#;
 
 /// Targets and their seeds.

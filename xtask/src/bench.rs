@@ -14,7 +14,7 @@ use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
 use instep_host::discover::{Scan, ScanOptions, Scanner, snapshot};
 use instep_host::{Root, topology};
-use instep_madehost::{HostSpec, MadeHost, Random, VmSpec, Vmm, scratch};
+use instep_madehost::{HostSpec, MadeHost, Random, VmSpec, Vmm, scratch_dir};
 use instep_report::stats;
 use std::fs::{self, File};
 use std::io::Read;
@@ -88,7 +88,7 @@ fn host(vms: u32) -> MadeHost {
 
 fn measure(vms: u32) -> Result<Row> {
     let made = host(vms);
-    let dir = tempfile::tempdir_in(scratch()).context("cannot make a scratch directory")?;
+    let dir = scratch_dir().context("cannot make a scratch directory")?;
     made.write(dir.path()).context("cannot write the made host")?;
     let root = Root::at(dir.path());
     let topology: Arc<Topology> = Arc::new(topology::read(&root)?);

@@ -7,7 +7,7 @@
 mod seeds;
 
 use anyhow::{Context, Result, bail};
-use instep_madehost::{HostSize, random, scratch};
+use instep_madehost::{HostSize, random, scratch_dir};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -19,7 +19,7 @@ const DEFAULT_SECONDS: u32 = 60;
 pub(crate) fn write_seeds(root: &Path) -> Result<()> {
     let mut written = 0;
     for seed in 0..SEED_HOSTS {
-        let dir = tempfile::tempdir_in(scratch()).context("cannot make a scratch directory")?;
+        let dir = scratch_dir().context("cannot make a scratch directory")?;
         let limits = HostSize { nodes: 3, cores_per_node: 4, vms: 7, vcpus: 4, oddities: true };
         random(seed, limits).write(dir.path()).context("cannot write a made host")?;
         for (index, (target, bytes)) in seeds::collect(dir.path())?.into_iter().enumerate() {

@@ -8,7 +8,7 @@ use crate::left_alone::LeftAlone;
 use crate::memory::{Homes, Host, Limits, LiveHost};
 use crate::metrics::Metrics;
 use crate::observe::{
-    Observation, Observer, VmKey, absent, facts_of, keep_only, keep_trusted, leave_ignored,
+    Observation, Observer, VmKey, absent, keep_only, keep_trusted, leave_ignored, thread_key,
 };
 use crate::published::{Keeper, RunState};
 use crate::record::{ActionRecord, Cost, Cycle, MemoryRecord, Record, Stopwatch};
@@ -19,11 +19,9 @@ use crate::view;
 use crate::vm_settings::Reported;
 use crate::watch::Watch;
 use instep_core::decision::{Action, Decision, Verdict};
-use instep_core::idset::CpuSet;
-use instep_core::snapshot::Vm;
 use instep_core::units::{NodeId, Tid};
 use instep_host::apply::{
-    Affinity, AffinityChange, Applied, Applier, ChangeOutcome, Journal, ThreadKey, ThreadKind,
+    Affinity, AffinityChange, Applied, Applier, ChangeOutcome, Journal, ThreadKind,
 };
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -76,7 +74,6 @@ const UNTOLD: &str = "not told: the kernel scheduler is gone or has no room for 
 pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Result<Done, Error> {
     let mut watch = Stopwatch::start();
     let journal = tools.applier.as_deref().map(Applier::journal).or(tools.known);
-    tools.observer.read_definitions(config.discover.vm_settings);
     let mut observation = tools.observer.observe(journal, None)?;
     tools.watch.take_held(&mut observation.snapshot.vms);
     keep_trusted(&mut observation.snapshot, &observation.scan, &config.trust());
@@ -224,9 +221,8 @@ impl Done {
         applier: &mut Applier<A>,
         sink: &mut dyn Sink,
     ) -> Result<(), Error> {
-        let facts = |vm| facts_of(&self.observation.scan, vm);
-        let placed = self.observation.snapshot.vms.iter().filter_map(facts);
-        let placed = placed.map(|vm| (vm.pid, vm.start_ticks)).collect();
+        let placed = self.observation.snapshot.vms.iter();
+        let placed = placed.map(|vm| (vm.id.0, vm.start_ticks)).collect();
         let report = applier.restore_others(&placed)?;
         self.restored = report.restored;
         if report.restored != 0 {
@@ -236,24 +232,28 @@ impl Done {
     }
 
     /// What the host adapter needs to change one thread; `None` for what is no affinity and for
-    /// a thread the scan no longer knows.
+    /// a thread that the snapshot does not have.
     fn change(&self, action: &Action) -> Option<AffinityChange> {
         let vm = self.observation.snapshot.vm(action.vm())?;
-        let facts = facts_of(&self.observation.scan, vm)?;
-        let (kind, tid, start, seen, cpus) = match action {
+        let (kind, thread, seen, cpus) = match action {
             Action::SetVcpuAffinity { vcpu, tid, cpus, .. } => {
-                let start = facts.vcpus.iter().find(|v| v.tid == *tid)?.start_ticks;
-                let seen = &vm.vcpus.iter().find(|v| v.tid == *tid)?.allowed;
-                (ThreadKind::Vcpu(*vcpu), *tid, start, seen, cpus)
+                let one = vm.vcpus.iter().find(|one| one.tid == *tid)?;
+                (ThreadKind::Vcpu(*vcpu), thread_key(vm, *tid, one.start_ticks), &one.allowed, cpus)
             }
             Action::SetEmulatorAffinity { tid, cpus, .. } => {
-                let start = facts.emulators.iter().find(|e| e.tid == *tid)?.start_ticks;
-                let seen = &vm.emulators.iter().find(|e| e.tid == *tid)?.allowed;
-                (ThreadKind::Emulator, *tid, start, seen, cpus)
+                let one = vm.emulators.iter().find(|one| one.tid == *tid)?;
+                (ThreadKind::Emulator, thread_key(vm, *tid, one.start_ticks), &one.allowed, cpus)
             }
             Action::SetSoftAffinity { .. } | Action::MoveMemory { .. } => return None,
         };
-        Some(change(vm, facts.start_ticks, kind, (tid, start), seen, cpus))
+        Some(AffinityChange {
+            vm: vm.name.clone(),
+            kind,
+            thread,
+            seen: seen.clone(),
+            cpuset: vm.cpuset.clone(),
+            cpus: cpus.clone(),
+        })
     }
 }
 
@@ -284,24 +284,6 @@ fn carry_out<A: Affinity>(
     }
 }
 
-fn change(
-    vm: &Vm,
-    pid_start: u64,
-    kind: ThreadKind,
-    (tid, tid_start): (Tid, u64),
-    seen: &CpuSet,
-    cpus: &CpuSet,
-) -> AffinityChange {
-    AffinityChange {
-        vm: vm.name.clone(),
-        kind,
-        thread: ThreadKey { pid: vm.id.0, pid_start, tid, tid_start },
-        seen: seen.clone(),
-        cpuset: vm.cpuset.clone(),
-        cpus: cpus.clone(),
-    }
-}
-
 /// What came of a change, in words.
 fn describe_outcome(applied: &Applied) -> String {
     match applied {
@@ -322,6 +304,7 @@ mod publishing;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use instep_core::idset::CpuSet;
     use instep_host::Root;
     use instep_host::apply::{Holder, StateDir, thread};
     use std::cell::RefCell;
@@ -393,7 +376,7 @@ mod tests {
 
     #[test]
     fn another_users_vm_ends_only_a_run_under_which_nothing_stands() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let Some(([own, foreign], mut applier)) = two_users(dir.path()) else { return };
         let (own, foreign) = (own.change(), foreign.change());
         // In whatever cycle that is.
@@ -409,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_kept_placement_stands_beside_another_users_vm() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let Some(([own, foreign], mut applier)) = two_users(dir.path()) else { return };
         carry_out(&mut applier, &[own.change()]).unwrap();
         applier.keep().unwrap();

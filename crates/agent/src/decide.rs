@@ -43,7 +43,7 @@ mod tests {
     /// An idle host of two nodes. A VM of 1 GiB lives on node 1 and has 20 MiB, too little for the
     /// policy to care, on node 0.
     fn idle() -> Snapshot {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         let vm = VmSpec::new("a", Vmm::QemuKvm, 2, NodeId(1), Bytes::from_mib(1024));
         made.push(vm.load(Milli(1)));

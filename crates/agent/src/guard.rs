@@ -193,7 +193,7 @@ mod tests {
 
     /// A guardian that writes down what it hears; what it heard.
     fn hearing(end: impl FnOnce(Guard)) -> String {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let file = dir.path().join("heard");
         let script = format!("echo ready; cat >{0}.part; mv {0}.part {0}", file.display());
         let mut heard = Heard::default();
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_guardian_that_could_not_start_is_tried_again_and_each_is_said_once() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let may = dir.path().join("may");
         let script = format!("test -e {} && echo ready && cat", may.display());
         let mut heard = Heard::default();

@@ -65,7 +65,7 @@ mod tests {
 
     /// `ours` is root's, `jailed` an ordinary user's, `mute` has no names of vCPU threads.
     fn observe_host() -> Observation {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(1, 8));
         for name in ["ours", "jailed", "mute"] {
             made.push(VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64)));

@@ -4,7 +4,7 @@
 //! taken for noise. A VM whose load goes up and down all the time is not moved for it.
 
 use crate::vm_key::VmKey;
-use instep_core::snapshot::{Snapshot, Vm};
+use instep_core::snapshot::Snapshot;
 use instep_core::units::Milli;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,11 +29,11 @@ struct History {
 }
 
 impl Noise {
-    /// Remembers the demands of one window; `key_of` tells VMs apart. What is gone is forgotten.
-    pub(crate) fn remember(&mut self, snapshot: &Snapshot, key_of: impl Fn(&Vm) -> Option<VmKey>) {
+    /// Remembers the demands of one window. What is gone is forgotten.
+    pub(crate) fn remember(&mut self, snapshot: &Snapshot) {
         let mut before = std::mem::take(&mut self.vms);
         for vm in &snapshot.vms {
-            let Some(key) = key_of(vm) else { continue };
+            let key = VmKey::from(vm);
             let mut history = before.remove(&key).unwrap_or_default();
             let demand = vm.demand(snapshot.window).0.max(LEAST_DEMAND);
             if let Some(last) = history.last.replace(demand) {
@@ -60,11 +60,9 @@ mod tests {
     use instep_core::units::{Bytes, Nanos, NodeId, VmId};
     use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
 
-    const KEY: VmKey = VmKey { id: VmId(1), start_ticks: 1 };
-
     /// The noise after windows in which a VM of one vCPU used these thousandths of a CPU.
     fn noise(loads: &[u64]) -> Option<Milli> {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(1, 4));
         made.push(VmSpec::new("a", Vmm::QemuKvm, 1, NodeId(0), Bytes::from_mib(64)));
         made.write(dir.path()).unwrap();
@@ -74,9 +72,9 @@ mod tests {
         for load in loads {
             snapshot.vms[0].vcpus[0].busy = Nanos(snapshot.window.0 / 1000 * load);
             snapshot.vms[0].vcpus[0].steal = Nanos(0);
-            noise.remember(&snapshot, |_| Some(KEY));
+            noise.remember(&snapshot);
         }
-        noise.of(KEY)
+        noise.of(VmKey::from(&snapshot.vms[0]))
     }
 
     #[test]
@@ -92,13 +90,14 @@ mod tests {
     #[test]
     fn a_vm_that_is_gone_is_forgotten() {
         let mut noise = Noise::default();
-        noise.vms.insert(KEY, History { last: Some(1), changes: [0, 0, 0].into() });
-        assert!(noise.of(KEY).is_some());
-        let dir = tempfile::tempdir().unwrap();
+        let key = VmKey { id: VmId(1), start_ticks: 1 };
+        noise.vms.insert(key, History { last: Some(1), changes: [0, 0, 0].into() });
+        assert!(noise.of(key).is_some());
+        let dir = instep_madehost::scratch_dir().unwrap();
         let made = MadeHost::new(HostSpec::new(1, 4));
         made.write(dir.path()).unwrap();
         let topology = instep_host::topology::read(&instep_host::Root::at(dir.path())).unwrap();
-        noise.remember(&made.snapshot(topology.into(), Nanos::SECOND), |_| None);
-        assert_eq!(noise.of(KEY), None);
+        noise.remember(&made.snapshot(topology.into(), Nanos::SECOND));
+        assert_eq!(noise.of(key), None);
     }
 }

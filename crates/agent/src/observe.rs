@@ -10,21 +10,26 @@ use instep_core::decision::{Decision, Verdict};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{OpaqueVm, Snapshot, Vm, wanted};
 use instep_core::topology::Topology;
-use instep_core::units::{Nanos, VmId};
+use instep_core::units::{Nanos, Tid, VmId};
 use instep_host::apply::{AffinityNow, Journal, ThreadKey};
 use instep_host::discover::{
     Scan, ScanOptions, Scanner, Trust, VmFacts, is_called, load_warnings, shares, snapshot,
 };
 use instep_host::{Error, Root};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// The scanner of a host, shared by all that look at it: each VM is identified once, and its QMP socket, which serves one client,
+/// is asked once.
+pub(crate) type SharedScanner = Rc<RefCell<Scanner>>;
 
 /// Looks at one host again and again.
 #[derive(Debug)]
 pub struct Observer {
     root: Root,
-    scanner: Scanner,
+    scanner: SharedScanner,
     topology: Arc<Topology>,
     /// What the kernel said is online when `topology` was read.
     online: [Option<String>; 2],
@@ -48,7 +53,7 @@ pub struct Observation {
 impl Observation {
     /// What tells this VM of the snapshot from others for as long as it runs.
     pub(crate) fn key_of(&self, vm: VmId) -> Option<VmKey> {
-        facts_of(&self.scan, self.snapshot.vm(vm)?).map(VmKey::of)
+        self.snapshot.vm(vm).map(VmKey::from)
     }
 }
 
@@ -61,7 +66,7 @@ impl Observer {
         let topology = Arc::new(instep_host::topology::read(&root)?);
         let online = online(&root);
         Ok(Self {
-            scanner: Scanner::new(root.clone(), options),
+            scanner: Rc::new(RefCell::new(Scanner::new(root.clone(), options))),
             root,
             topology,
             online,
@@ -80,12 +85,17 @@ impl Observer {
 
     /// What later looks may do.
     pub fn set_options(&mut self, options: ScanOptions) {
-        self.scanner.set_options(options);
+        self.scanner.borrow_mut().set_options(options);
     }
 
     /// Whether later looks read the definitions of VMs.
     pub fn read_definitions(&mut self, whether: bool) {
-        self.scanner.read_definitions(whether);
+        self.scanner.borrow_mut().read_definitions(whether);
+    }
+
+    /// What looks at the host, for others that do.
+    pub(crate) fn scanner(&self) -> SharedScanner {
+        Rc::clone(&self.scanner)
     }
 
     /// Looks without deciding, so that the next [`observe`](Self::observe) has a window to measure.
@@ -93,7 +103,7 @@ impl Observer {
     /// # Errors
     /// When the host cannot be read.
     pub fn begin(&mut self) -> Result<(), Error> {
-        let mut scan = self.scanner.scan()?;
+        let mut scan = self.scanner.borrow_mut().scan()?;
         self.untold = std::mem::take(&mut scan.warnings);
         self.before = Some(scan);
         Ok(())
@@ -110,7 +120,7 @@ impl Observer {
         elapsed: Option<Nanos>,
     ) -> Result<Observation, Error> {
         self.refresh_topology()?;
-        let mut scan = self.scanner.scan()?;
+        let mut scan = self.scanner.borrow_mut().scan()?;
         let untold = std::mem::take(&mut self.untold);
         let new = untold.into_iter().filter(|warning| !scan.warnings.contains(warning));
         let new: Vec<String> = new.collect();
@@ -119,17 +129,17 @@ impl Observer {
         let mut snapshot = snapshot(&self.topology, self.before.as_ref(), &scan, elapsed);
         // Thread ids and start times of an earlier boot could be anyone's now.
         if let Some(journal) = journal.filter(|journal| !journal.is_void().unwrap_or(true)) {
-            remember(&mut snapshot, &scan, journal);
+            remember(&mut snapshot, journal);
         }
         let weights: BTreeMap<u32, u32> =
             scan.vms.iter().map(|vm| vm.pid).zip(shares(&scan.vms)).collect();
         for vm in &mut snapshot.vms {
             vm.weight = weights.get(&vm.id.0).copied().unwrap_or(vm.weight);
-            let key = facts_of(&scan, vm).map(VmKey::of);
-            if let Some(home) = key.and_then(|key| self.homes.get(&key)) {
+            let key = VmKey::from(&*vm);
+            if let Some(home) = self.homes.get(&key) {
                 vm.placed.clone_from(home);
             }
-            vm.noise = key.and_then(|key| self.noise.of(key));
+            vm.noise = self.noise.of(key);
         }
         Ok(Observation { snapshot, scan })
     }
@@ -141,8 +151,7 @@ impl Observer {
         let home =
             |verdict: &Verdict| Some((observation.key_of(verdict.vm)?, verdict.home.clone()));
         self.homes = placed.filter_map(home).collect();
-        let key_of = |vm: &Vm| facts_of(&observation.scan, vm).map(VmKey::of);
-        self.noise.remember(&observation.snapshot, key_of);
+        self.noise.remember(&observation.snapshot);
         self.before = Some(observation.scan);
     }
 
@@ -235,13 +244,12 @@ fn leave_alone(snapshot: &mut Snapshot, vm: Vm, vcpus: u32, why: String) {
 }
 
 /// Fills in original affinities and the nodes each VM was placed on.
-fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
+fn remember(snapshot: &mut Snapshot, journal: &Journal) {
     let topology = Arc::clone(&snapshot.topology);
     let online = topology.all_cpus();
     let nodes_with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();
     for vm in &mut snapshot.vms {
-        let Some(facts) = facts_of(scan, vm) else { continue };
-        let threads = Rc::new(threads_of(vm, facts));
+        let threads = Rc::new(threads_of(vm));
         let initial = |(thread, present): &(ThreadKey, CpuSet)| {
             let (online, cpuset, threads) = (&online, &vm.cpuset, &|| Rc::clone(&threads));
             journal.initial_of(thread, &AffinityNow { present, online, cpuset, threads })
@@ -266,17 +274,16 @@ fn remember(snapshot: &mut Snapshot, scan: &Scan, journal: &Journal) {
 }
 
 /// The threads of a VM, vCPUs first, with the CPUs that each may use.
-fn threads_of(vm: &Vm, facts: &VmFacts) -> Vec<(ThreadKey, CpuSet)> {
-    let (pid, pid_start) = (facts.pid, facts.start_ticks);
-    let thread = |tid, tid_start, allowed: &CpuSet| {
-        (ThreadKey { pid, pid_start, tid, tid_start }, allowed.clone())
-    };
-    let vcpus = vm.vcpus.iter().zip(&facts.vcpus);
-    let emulators = vm.emulators.iter().zip(&facts.emulators);
-    vcpus
-        .map(|(vcpu, facts)| thread(vcpu.tid, facts.start_ticks, &vcpu.allowed))
-        .chain(emulators.map(|(one, facts)| thread(one.tid, facts.start_ticks, &one.allowed)))
-        .collect()
+fn threads_of(vm: &Vm) -> Vec<(ThreadKey, CpuSet)> {
+    let thread = |tid, start, allowed: &CpuSet| (thread_key(vm, tid, start), allowed.clone());
+    let vcpus = vm.vcpus.iter().map(|one| thread(one.tid, one.start_ticks, &one.allowed));
+    let emulators = vm.emulators.iter().map(|one| thread(one.tid, one.start_ticks, &one.allowed));
+    vcpus.chain(emulators).collect()
+}
+
+/// What tells a thread of this VM, which started then, from later ones of the same number.
+pub(crate) fn thread_key(vm: &Vm, tid: Tid, start_ticks: u64) -> ThreadKey {
+    ThreadKey { pid: vm.id.0, pid_start: vm.start_ticks, tid, tid_start: start_ticks }
 }
 
 /// The facts that a VM of the snapshot was made from.
@@ -314,7 +321,7 @@ mod tests {
         for (name, vmm) in [("a", Vmm::Libvirt), ("b", Vmm::Libvirt), ("c", Vmm::Proxmox)] {
             made.push(VmSpec::new(name, vmm, 2, NodeId(1), Bytes::from_mib(512)));
         }
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         made.write(dir.path()).unwrap();
         let snapshot = observer(dir.path()).observe(None, None).unwrap().snapshot;
         let weights: Vec<u32> = snapshot.vms.iter().map(|vm| vm.weight).collect();
@@ -323,7 +330,7 @@ mod tests {
 
     #[test]
     fn looks_may_do_more_after_the_first() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         made().write(dir.path()).unwrap();
         let mut blind = ScanOptions::default();
         blind.memory.enabled = false;
@@ -338,7 +345,7 @@ mod tests {
 
     #[test]
     fn what_the_look_at_the_begin_of_a_window_lacked_is_told_once() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = made();
         made.vms.iter_mut().for_each(|vm| vm.numa_stat = false);
         made.write(dir.path()).unwrap();
@@ -355,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_next_look_tells_where_each_vm_was_placed() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         made().write(dir.path()).unwrap();
         let mut observer = observer(dir.path());
         let seen = observer.observe(None, None).unwrap();
@@ -370,7 +377,8 @@ mod tests {
 
     #[test]
     fn another_process_of_the_same_number_was_not_placed() {
-        let (dir, later) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (dir, later) =
+            (instep_madehost::scratch_dir().unwrap(), instep_madehost::scratch_dir().unwrap());
         let mut made = made();
         made.write(dir.path()).unwrap();
         let mut observer = observer(dir.path());
@@ -380,7 +388,8 @@ mod tests {
         made.vms[0].started = Nanos(made.vms[0].started.0 + Nanos::SECOND.0);
         made.write(later.path()).unwrap();
         let root = Root::at(later.path());
-        (observer.scanner, observer.root) = (Scanner::new(root.clone(), ScanOptions::once()), root);
+        let scanner = Scanner::new(root.clone(), ScanOptions::once());
+        (observer.scanner, observer.root) = (Rc::new(RefCell::new(scanner)), root);
         let next = observer.observe(None, Some(Nanos::SECOND)).unwrap().snapshot;
         assert!(next.vms[0].placed.is_empty() && !next.vms[1].placed.is_empty());
     }
@@ -393,7 +402,7 @@ mod tests {
             let vm = VmSpec::new("a", Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64));
             made.push(vm.load(Milli((2000 - got) / 2)));
             made.other_load = Milli(got);
-            let dir = tempfile::tempdir().unwrap();
+            let dir = instep_madehost::scratch_dir().unwrap();
             let [before, after] = ["before", "after"].map(|name| dir.path().join(name));
             made.write_pair(&before, &after, Nanos::from_secs(10)).unwrap();
             // Four threads want all of ten seconds; two CPUs have twenty of the forty.
@@ -419,7 +428,7 @@ mod tests {
 
     #[test]
     fn vms_that_are_not_named_still_count_as_load() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         made().write(dir.path()).unwrap();
         let mut snapshot = observer(dir.path()).observe(None, None).unwrap().snapshot;
         let (vcpus, other, busy) =
@@ -436,7 +445,7 @@ mod tests {
     fn vm_that_is_left_alone_counts_by_what_it_wanted() {
         let mut made = made();
         made.vms[1] = made.vms[1].clone().steal(Milli(100));
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         made.write(dir.path()).unwrap();
         let mut snapshot = observer(dir.path()).observe(None, None).unwrap().snapshot;
         let wanted = snapshot.vms[1].busy().0 + snapshot.vms[1].steal().0;
@@ -447,7 +456,7 @@ mod tests {
 
     #[test]
     fn vms_of_ordinary_users_are_load_but_no_vcpus_unless_configured() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let made = made();
         made.write(dir.path()).unwrap();
         // Where libvirt would have put it no user can.
@@ -469,7 +478,7 @@ mod tests {
 
     #[test]
     fn a_name_that_two_vms_share_means_both() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = made();
         made.vms[1].name = "a".to_owned();
         made.write(dir.path()).unwrap();

@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn run_is_known_while_its_process_lives() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         assert_eq!(running(dir.path()), None);
         let run = RunState::now("instep", 3, Duration::from_secs(60)).unwrap();
         run.publish(dir.path());

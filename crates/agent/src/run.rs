@@ -123,7 +123,9 @@ fn dispatch(
         sink.notice(idle);
     }
     match &options.hands {
-        Hands::Tied(_) => dispatch::preview(config).iter().for_each(|line| sink.notice(line)),
+        Hands::Tied(_) => {
+            dispatch::preview(config, observer).iter().for_each(|line| sink.notice(line))
+        }
         Hands::Free(_) if options.once => {
             if config.dispatch.mode != Mode::Off {
                 sink.notice(
@@ -133,7 +135,7 @@ fn dispatch(
             }
         }
         Hands::Free(state) => {
-            return Dispatch::begin(config, observer.topology(), Some(state.path())).map(Some);
+            return Dispatch::begin(config, observer, Some(state.path())).map(Some);
         }
     }
     Ok(None)
@@ -217,7 +219,9 @@ impl<'a> Agent<'a> {
     fn start(mut options: RunOptions<'a>, sink: &mut dyn Sink) -> Result<Self, Error> {
         options.events.hold_stops()?;
         let service = Service::begin(options.config.window);
-        let observer = Observer::new(Root::live(), ScanOptions::once())?;
+        let definitions = options.config.discover.vm_settings;
+        let scan = ScanOptions { definitions, ..ScanOptions::once() };
+        let observer = Observer::new(Root::live(), scan)?;
         let host = LiveHost::new(match &options.hands {
             Hands::Free(state) => Some(state.clone()),
             Hands::Tied(_) => None,
@@ -260,11 +264,11 @@ impl<'a> Agent<'a> {
             sink.notice(warning);
         }
         // The first look takes the time it needs to know all VMs' memory; those of a loop do not.
-        self.observer.read_definitions(self.options.config.discover.vm_settings);
         self.observer.begin()?;
         self.began = Instant::now();
         if !self.options.once {
-            self.observer.set_options(ScanOptions::default());
+            let definitions = self.options.config.discover.vm_settings;
+            self.observer.set_options(ScanOptions { definitions, ..ScanOptions::default() });
         }
         let mut ended = Ended::default();
         let mut wait = self.options.config.window;
@@ -427,6 +431,7 @@ impl<'a> Agent<'a> {
 
     fn reload(&mut self, sink: &mut dyn Sink) {
         let Some(config) = read_again(&mut self.options.reload, sink) else { return };
+        self.observer.read_definitions(config.discover.vm_settings);
         if let Some(dispatch) = &mut self.watch.scheduler {
             dispatch.reload(&config);
         }
@@ -478,7 +483,7 @@ mod tests {
     /// fails in the way that `spoil` arranges, and whether its guardian has nothing left to do; `None`
     /// on a machine with one CPU.
     fn failing(spoil: impl Fn(&Cell<bool>, &Path)) -> Option<(Vec<String>, String, bool)> {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let state = dir.path().join("s");
         let sleeper = Sleeper(Command::new("sleep").arg("60").spawn().unwrap());
         let pid = sleeper.0.id();

@@ -13,7 +13,7 @@
 
 use crate::config::Config;
 use crate::decide::decide;
-use crate::observe::{Observation, VmKey, facts_of};
+use crate::observe::{Observation, VmKey};
 use instep_core::conflict;
 use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::CpuSet;
@@ -89,8 +89,8 @@ impl SoftHomes {
     }
 
     /// What a VM was given whose home is kept still.
-    fn given(&self, vm: Option<VmKey>, keeps: Keeps<'_>) -> Option<&Given> {
-        vm.filter(|vm| keeps(*vm)).and_then(|vm| self.given.get(&vm))
+    fn given(&self, vm: VmKey, keeps: Keeps<'_>) -> Option<&Given> {
+        self.given.get(&vm).filter(|_| keeps(vm))
     }
 
     /// The snapshot as if vCPUs with a soft home were bound to what policies gave them.
@@ -98,12 +98,11 @@ impl SoftHomes {
         let mut seen = observation.snapshot.clone();
         let online = seen.topology.all_cpus();
         for vm in &mut seen.vms {
-            let given = self.given(observation.key_of(vm.id), keeps);
+            let given = self.given(VmKey::from(&*vm), keeps);
             let Some(given) = given.filter(|_| is_unbound(vm, &online)) else { continue };
-            let starts = starts_of(observation, vm);
             for vcpu in vm.vcpus.iter_mut().filter(|vcpu| vcpu.allowed == online) {
                 let own = given.vcpus.get(&vcpu.tid);
-                let own = own.filter(|(start, _)| starts.get(&vcpu.tid) == Some(start));
+                let own = own.filter(|(start, _)| *start == vcpu.start_ticks);
                 let cpus = own.map(|(_, cpus)| cpus.and(&online)).unwrap_or_default();
                 if !cpus.is_empty() {
                     vcpu.allowed = cpus;
@@ -126,9 +125,9 @@ impl SoftHomes {
         let (mut actions, mut told, mut soft) = (Vec::new(), Vec::new(), BTreeMap::new());
         let vms = observation.snapshot.vms.iter().zip(&seen.vms);
         for ((vm, seen), verdict) in vms.zip(&mut decision.vms) {
-            let key = observation.key_of(vm.id);
+            let key = VmKey::from(vm);
             let before = self.given(key, keeps);
-            let home = soft_home(vm, verdict, &online).zip(key.filter(|key| keeps(*key)));
+            let home = soft_home(vm, verdict, &online).filter(|_| keeps(key));
             if home.is_none() && before.is_none() {
                 // It was seen as it is, and is bound as decided.
                 continue;
@@ -138,7 +137,7 @@ impl SoftHomes {
                 let vcpu = &seen.vcpus[position];
                 wanted.get(&vcpu.tid).unwrap_or(&vcpu.allowed).clone()
             };
-            let Some((node, key)) = home else {
+            let Some(node) = home else {
                 actions.extend(changes(vm, wants, &verdict.why));
                 continue;
             };
@@ -147,11 +146,9 @@ impl SoftHomes {
             if before.is_none_or(|before| before.home != node) {
                 told.push(Told { vm: key, node, why: verdict.why.clone(), taken: false });
             }
-            let starts = starts_of(observation, vm);
-            let given = |(position, vcpu): (usize, &Vcpu)| {
-                Some((vcpu.tid, (*starts.get(&vcpu.tid)?, wants(position))))
-            };
-            let vcpus = vm.vcpus.iter().enumerate().filter_map(given).collect();
+            let given =
+                |(position, vcpu): (usize, &Vcpu)| (vcpu.tid, (vcpu.start_ticks, wants(position)));
+            let vcpus = vm.vcpus.iter().enumerate().map(given).collect();
             soft.insert(key, Given { home: node, vcpus });
         }
         actions.append(&mut decision.actions);
@@ -198,12 +195,6 @@ fn soft_home(vm: &Vm, verdict: &Verdict, online: &CpuSet) -> Option<NodeId> {
 /// Whether every vCPU might use every CPU before Instep touched it.
 fn is_unbound(vm: &Vm, online: &CpuSet) -> bool {
     vm.cpuset == *online && vm.vcpus.iter().all(|vcpu| vcpu.initial == *online)
-}
-
-/// When each vCPU thread started.
-fn starts_of(observation: &Observation, vm: &Vm) -> BTreeMap<Tid, u64> {
-    let facts = facts_of(&observation.scan, vm).map(|facts| facts.vcpus.as_slice());
-    facts.unwrap_or_default().iter().map(|vcpu| (vcpu.tid, vcpu.start_ticks)).collect()
 }
 
 /// No vCPU is bound to a core of its own: the kernel scheduler finds whole cores by itself.

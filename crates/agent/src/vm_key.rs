@@ -1,5 +1,6 @@
 //! The identity of a VM from one scan to the next.
 
+use instep_core::snapshot::Vm;
 use instep_core::units::VmId;
 use instep_host::discover::VmFacts;
 
@@ -13,10 +14,14 @@ pub struct VmKey {
     pub start_ticks: u64,
 }
 
-impl VmKey {
-    /// That of a VM that a scan found.
-    #[must_use]
-    pub fn of(facts: &VmFacts) -> Self {
+impl From<&Vm> for VmKey {
+    fn from(vm: &Vm) -> Self {
+        Self { id: vm.id, start_ticks: vm.start_ticks }
+    }
+}
+
+impl From<&VmFacts> for VmKey {
+    fn from(facts: &VmFacts) -> Self {
         Self { id: VmId(facts.pid), start_ticks: facts.start_ticks }
     }
 }

@@ -7,7 +7,7 @@ use instep_core::snapshot::Snapshot;
 use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner, snapshot};
 use instep_host::topology;
-use instep_madehost::{HostSize, Random, random, scratch};
+use instep_madehost::{HostSize, Random, random, scratch_dir};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ fn damage_to_a_copy_brings_nothing_down() {
     for seed in 0..40 {
         let mut dice = Random::new(1000 + seed);
         let limits = HostSize { nodes: 3, cores_per_node: 4, vms: 6, vcpus: 4, oddities: true };
-        let dir = tempfile::tempdir_in(scratch()).unwrap();
+        let dir = scratch_dir().unwrap();
         random(seed, limits).write(dir.path()).unwrap();
         let mut all = Vec::new();
         files(dir.path(), &mut all);

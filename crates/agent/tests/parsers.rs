@@ -7,7 +7,7 @@ mod seeds;
 #[path = "../../../fuzz/src/lib.rs"]
 mod targets;
 
-use instep_madehost::{HostSize, Random, random, scratch};
+use instep_madehost::{HostSize, Random, random, scratch_dir};
 
 /// Damaged copies of every seed.
 const MUTANTS: u64 = 60;
@@ -42,7 +42,7 @@ fn mutated(seed: &[u8], random: &mut Random) -> Vec<u8> {
 fn no_parser_falls_over_made_files_or_damage_to_them() {
     let mut fed = 0;
     for seed in 0..3 {
-        let dir = tempfile::tempdir_in(scratch()).unwrap();
+        let dir = scratch_dir().unwrap();
         let limits = HostSize { nodes: 2, cores_per_node: 3, vms: 7, vcpus: 3, oddities: true };
         random(seed, limits).write(dir.path()).unwrap();
         let mut random = Random::new(seed);
@@ -59,7 +59,7 @@ fn no_parser_falls_over_made_files_or_damage_to_them() {
 
 #[test]
 fn every_target_has_seeds_and_a_binary() {
-    let dir = tempfile::tempdir_in(scratch()).unwrap();
+    let dir = scratch_dir().unwrap();
     random(1, HostSize::default()).write(dir.path()).unwrap();
     let seeds = seeds::collect(dir.path()).unwrap();
     let manifest = include_str!("../../../fuzz/Cargo.toml");

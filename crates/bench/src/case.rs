@@ -22,12 +22,13 @@
 //! Further words of work: `kind` (`process`, a plain process as a VM; `kvm`, a real guest, in the lab
 //! only; `host`, belonging to no VM), `demand` (the part of a CPU that each vCPU wants), `per`
 //! (what is counted when the load is another program than instep-load, which is then run again and
-//! again), `quota` (a CPU limit, in percent of a CPU), `slice` (the slice of the case's `slices` in which the cgroup lies), `programs` (what a kvm guest's load needs of this machine), `settings` (settings that Instep has of a
+//! again), `quota` (its `cpu.max`: CPU time for each 100 ms, such as `"50ms"`), `slice` (the slice of the case's `slices` in which the cgroup lies), `programs` (what a kvm guest's load needs of this machine), `settings` (settings that Instep has of a
 //! process, in words of `[dispatch.vm.NAME]`: `{ cosched = "relaxed" }`; other schedulers know none),
 //! `realtime` (a priority from 1 to 99, SCHED_FIFO, of a host process of instep-load: it goes before all that
 //! a scheduler here decides about, and so bounds how soon anything can wake).
 
 use crate::error::Error;
+use crate::quota::Quota;
 use crate::share::{self, Wanting};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -111,9 +112,9 @@ pub struct Case {
 pub struct Slice {
     /// Its `cpu.weight`.
     pub weight: u32,
-    /// Its CPU limit, in percent of a CPU; none by default.
+    /// Its CPU limit; none by default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub quota: Option<u32>,
+    pub quota: Option<Quota>,
 }
 
 impl Default for Slice {
@@ -122,22 +123,17 @@ impl Default for Slice {
     }
 }
 
-/// CPUs of a limit in percent of a CPU.
-fn limit(quota: Option<u32>) -> f64 {
-    quota.map_or(f64::INFINITY, |quota| f64::from(quota) / 100.0)
+/// CPUs of a limit.
+fn limit(quota: Option<Quota>) -> f64 {
+    quota.map_or(f64::INFINITY, Quota::cpus)
 }
 
-/// What is wrong with a weight and a limit.
-fn check_group(weight: u32, quota: Option<u32>) -> Result<(), String> {
+/// What is wrong with a weight.
+fn check_weight(weight: u32) -> Result<(), String> {
     if weight == 0 || weight > 10_000 {
         return Err(format!("weight {weight}; possible are 1 to 10000"));
     }
-    match quota {
-        Some(quota) if !(1..=6400).contains(&quota) => {
-            Err(format!("quota {quota}; possible are 1 to 6400, in percent of a CPU"))
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// How work is run.
@@ -166,9 +162,9 @@ pub struct Work {
     /// `cpu.weight` of its cgroup.
     #[serde(default = "hundred")]
     pub weight: u32,
-    /// Its CPU limit, in percent of a CPU; none by default. The work alone has none.
+    /// Its CPU limit; none by default. The work alone has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub quota: Option<u32>,
+    pub quota: Option<Quota>,
     /// The slice in which its cgroup lies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slice: Option<String>,
@@ -249,7 +245,7 @@ impl Work {
         if self.vcpus == 0 || self.vcpus > 64 {
             return Err(format!("{} vcpus; possible are 1 to 64", self.vcpus));
         }
-        check_group(self.weight, self.quota)?;
+        check_weight(self.weight)?;
         if self.kind == GuestKind::Kvm && (self.quota.is_some() || self.slice.is_some()) {
             return Err("quota and slice go with kind = \"process\" or \"host\"".to_owned());
         }
@@ -360,8 +356,7 @@ impl Case {
             if name.is_empty() || name.len() > 40 || !name.chars().all(letter) {
                 return Err(format!("slice {name}: a name has 1 to 40 letters, digits and dashes"));
             }
-            check_group(slice.weight, slice.quota)
-                .map_err(|what| format!("slice {name}: {what}"))?;
+            check_weight(slice.weight).map_err(|what| format!("slice {name}: {what}"))?;
         }
         let known = |work: &Work| match &work.slice {
             Some(name) => self.slices.contains_key(name),
@@ -524,8 +519,11 @@ mod tests {
                 "period: 5; possible are 1ms",
             ),
             (swap("vcpus = 2", "vcpus = 2, weight = 0"), "weight 0; possible are 1 to 10000"),
-            (swap("vcpus = 2", "vcpus = 2, quota = 0"), "quota 0; possible are 1 to 6400"),
-            (swap("vcpus = 2", "vcpus = 2, kind = 'kvm', quota = 9"), "quota and slice go with"),
+            (swap("vcpus = 2", "vcpus = 2, quota = '0ms'"), "quota `0ms`; possible is CPU time"),
+            (
+                swap("vcpus = 2", "vcpus = 2, kind = 'kvm', quota = '9ms'"),
+                "quota and slice go with",
+            ),
             (swap("vcpus = 2", "vcpus = 2, slice = 'a'"), "slice: all or none"),
             (format!("{CASE}slices = {{ a = {{}} }}\n"), "slice: all or none"),
             (format!("{CASE}slices = {{ 'a/b' = {{}} }}\n"), "slice a/b: a name has"),

@@ -19,6 +19,7 @@ pub mod here;
 pub mod load_line;
 pub mod page;
 pub mod plan;
+pub mod quota;
 pub mod report;
 pub mod share;
 pub mod table;

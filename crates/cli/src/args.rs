@@ -72,7 +72,7 @@ pub(crate) enum Command {
         A plan from the copies can differ from one made on this host. They do not tell vCPU threads that only \
         QMP tells, nor which cgroups belong to root; the user who reads them decides whose VMs \
         count. DIR/before has no memory figures.\n\n\
-        Examples:\n  instep collect host1 --interval 10s\n  \
+        Examples:\n  instep collect host1 --window 10s\n  \
         instep plan --root host1/after --before host1/before   # elsewhere"
     )]
     Collect(CollectArgs),
@@ -282,9 +282,9 @@ pub(crate) struct CollectArgs {
     /// The folder for the copies DIR/before and DIR/after; it must be empty, or not there yet.
     #[arg(value_name = "DIR")]
     pub(crate) dir: PathBuf,
-    /// Time between the two copies, over which loads are measured, 10ms to 1day.
+    /// How long the loads are measured: the time between the two copies, 10ms to 1day.
     #[arg(long, value_name = "TIME", value_parser = window, default_value = "1s")]
-    pub(crate) interval: Duration,
+    pub(crate) window: Duration,
     /// What runs the VMs: xen (in its control domain) or kvm [default: what is there].
     #[arg(long, value_enum, value_name = "NAME")]
     pub(crate) hypervisor: Option<Hypervisor>,
@@ -315,7 +315,7 @@ pub(crate) struct RunArgs {
     pub(crate) dispatch: Option<Mode>,
     /// Load the kernel scheduler although threads of VMs have core-scheduling cookies.
     #[arg(long)]
-    pub(crate) dispatch_with_cookies: bool,
+    pub(crate) despite_cookies: bool,
     /// Treat a plain process as a VM of the kernel scheduler, its threads as vCPUs (repeatable).
     #[arg(long = "process-vm", value_name = "NAME=PID", value_parser = process_vm)]
     pub(crate) process_vms: Vec<ProcessVm>,

@@ -47,7 +47,7 @@ pub(crate) fn command(args: &CollectArgs) -> anyhow::Result<Outcome> {
     }
     // Until there is something to remove a signal ends this at once.
     let before = take(&Root::live(), false)?;
-    std::thread::sleep(args.interval);
+    std::thread::sleep(args.window);
     let after = take(&Root::live(), true)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -141,7 +141,7 @@ mod tests {
     use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
 
     fn summary_of(vms: &[(Vmm, bool)]) -> String {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(1, 2));
         for (vmm, is_named) in vms {
             let mut vm = VmSpec::new("db", *vmm, 2, NodeId(0), Bytes::from_mib(64));

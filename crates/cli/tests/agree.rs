@@ -32,6 +32,9 @@ fn rows(json: &Value) -> Vec<(String, Value)> {
 
 #[test]
 fn the_simulator_agrees_with_what_the_lab_gave() {
+    if !skip::may_take_long() {
+        return;
+    }
     let found = instep(&["agree", "--from", KEPT, "--json"]);
     let json: Value = serde_json::from_str(&found.stdout).unwrap_or_else(|error| {
         panic!("{error}: {}", found.stderr);
@@ -92,6 +95,9 @@ fn differing(changed: &str, change: impl Fn(&mut Value)) -> Vec<String> {
 
 #[test]
 fn a_lab_that_gave_something_else_does_not_agree() {
+    if !skip::may_take_long() {
+        return;
+    }
     let shares = differing("share", |cell| cell["cpus"] = serde_json::json!([0.5, 1.5]));
     assert_eq!(shares, ["shares", "shares-8"]);
     let speeds = differing("speed", |cell| {

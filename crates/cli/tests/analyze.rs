@@ -58,7 +58,7 @@ fn events() -> Vec<MadeEvent> {
 }
 
 fn made(name: &str, data: &[u8]) -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let path = dir.path().join(name);
     fs::write(&path, data).unwrap();
     (dir, path)
@@ -423,7 +423,7 @@ fn a_bad_file_among_others_does_not_keep_them_from_being_analysed() {
 fn a_topology_without_cpus_that_the_trace_shows_is_refused() {
     let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
     for cpus in [1, 2] {
-        let host = tempfile::tempdir().unwrap();
+        let host = instep_madehost::scratch_dir().unwrap();
         MadeHost::new(HostSpec::new(1, cpus)).write(host.path()).unwrap();
         let root = host.path().to_str().unwrap();
         let topology = instep(&["topology", "--json", "--root", root]).expect(0).stdout;

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Ran, Started, binary, instep, list, text};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
-use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm, scratch};
+use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm, scratch_dir};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -30,7 +30,7 @@ impl Copy {
         vm.numa_stat = false;
         vm.pid = PID;
         host.push(vm);
-        let dir = tempfile::tempdir_in(scratch()).unwrap();
+        let dir = scratch_dir().unwrap();
         host.write(dir.path()).unwrap();
         Self(dir)
     }
@@ -191,7 +191,7 @@ fn memory_that_is_not_in_a_copy_is_told() {
 
 #[test]
 fn copies_in_the_wrong_order_or_alone_are_refused() {
-    let dir = tempfile::tempdir_in(scratch()).unwrap();
+    let dir = scratch_dir().unwrap();
     let (before, after) = (dir.path().join("before"), dir.path().join("after"));
     let host = MadeHost::new(HostSpec::new(1, 2));
     host.write_pair(&before, &after, Nanos::from_secs(60)).unwrap();

@@ -13,7 +13,9 @@ mod table;
 
 use common::{Ran, instep, list, text};
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
-use instep_madehost::{Cgroup, Cgroups, GuestNodeSpec, HostSpec, MadeHost, VmSpec, Vmm, scratch};
+use instep_madehost::{
+    Cgroup, Cgroups, GuestNodeSpec, HostSpec, MadeHost, VmSpec, Vmm, scratch_dir,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -25,7 +27,7 @@ struct Copies(TempDir);
 
 impl Copies {
     fn of(host: &MadeHost) -> Self {
-        let copies = Self(tempfile::tempdir_in(scratch()).unwrap());
+        let copies = Self(scratch_dir().unwrap());
         let (before, after) = (copies.dir("before"), copies.dir("after"));
         host.write_pair(&before, &after, Nanos::from_secs(60)).unwrap();
         copies
@@ -33,7 +35,7 @@ impl Copies {
 
     /// The second copy alone.
     fn of_one(host: &MadeHost) -> Self {
-        let copies = Self(tempfile::tempdir_in(scratch()).unwrap());
+        let copies = Self(scratch_dir().unwrap());
         host.write(&copies.dir("after")).unwrap();
         copies
     }
@@ -267,13 +269,13 @@ fn json_has_the_documented_members() {
     assert_eq!(topology["warnings"], json!([]));
     assert_eq!(topology["counts"]["cores"], 8);
     let status = copies.both(&["status", "--json"]).expect(0).json();
-    let vcpu = json!({"index": 0, "tid": 0, "cpu": 0, "allowed": [0], "utilisation": 0.0,
+    let vcpu = json!({"index": 0, "tid": 0, "cpu": 0, "allowed": [0], "used": 0.0,
         "steal": 0.0});
     let vm = json!({"id": "", "name": "", "pid": 0, "vmm": "qemu", "accel": "kvm", "home_node": 0,
         "vcpus": [vcpu], "memory_bytes_by_node": {}});
     assert_has(&status, &json!({"schema": "instep.status/1", "vms": [vm]}));
     assert_eq!(list(&status, "vms")[0]["memory_bytes_by_node"]["1"], 2000u64 << 20);
-    let used = &list(&list(&status, "vms")[0], "vcpus")[0]["utilisation"];
+    let used = &list(&list(&status, "vms")[0], "vcpus")[0]["used"];
     assert!((used.as_f64().unwrap() - 0.9).abs() < 1e-6, "{used}");
     let bnn = ["plan", "--policy", "bnn"];
     let plan = copies.both(&[&bnn[..], &["--json"]].concat()).expect(0).json();

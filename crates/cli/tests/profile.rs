@@ -44,12 +44,13 @@ fn installed(program: &str) -> bool {
     found
 }
 
-fn two_cpus() -> bool {
+/// Whether real programs may be run to be judged, which takes seconds each.
+fn may_measure() -> bool {
     let enough = std::thread::available_parallelism().is_ok_and(|count| count.get() >= 2);
     if !enough {
         skip::note("two CPUs are needed");
     }
-    enough
+    enough && skip::may_take_long()
 }
 
 /// What measures takes turns: tests side by side would take each other's CPUs.
@@ -130,7 +131,7 @@ fn own_count(ran: &Ran) -> Value {
 
 #[test]
 fn a_blocking_barrier_is_of_type_3_and_uses_the_cpu_time_it_counts_itself() {
-    let Some(load) = load().filter(|_| two_cpus()) else { return };
+    let Some(load) = load().filter(|_| may_measure()) else { return };
     let command =
         format!("{} barrier --threads 2 --kind block --phase 1ms --duration 2s", load.display());
     let Some((json, ran)) = until(&[], &command, |json| json["profile"]["type"] == 3) else {
@@ -148,7 +149,7 @@ fn a_blocking_barrier_is_of_type_3_and_uses_the_cpu_time_it_counts_itself() {
 
 #[test]
 fn a_spinning_barrier_never_blocks_and_its_spinning_is_no_parallelism() {
-    let Some(load) = load().filter(|_| two_cpus()) else { return };
+    let Some(load) = load().filter(|_| may_measure()) else { return };
     let command = format!(
         "{} barrier --threads 2 --kind spin --phase 1ms --imbalance 60% --duration 2s",
         load.display()
@@ -179,7 +180,7 @@ fn a_spinning_barrier_never_blocks_and_its_spinning_is_no_parallelism() {
 
 #[test]
 fn a_balanced_spinner_is_no_blocking_program_of_long_phases() {
-    let Some(load) = load().filter(|_| two_cpus()) else { return };
+    let Some(load) = load().filter(|_| may_measure()) else { return };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("app.toml");
     let command = format!(
@@ -222,7 +223,7 @@ fn without_advice_there_is_no_scenario_but_the_reason() {
 
 #[test]
 fn a_program_that_spins_while_one_thread_works_is_of_type_4() {
-    let Some(load) = load().filter(|_| two_cpus()) else { return };
+    let Some(load) = load().filter(|_| may_measure()) else { return };
     // Of 7 ms both work for 1 and one for 6: 1.14 of two threads.
     let command = format!(
         "{} serial --threads 2 --kind spin --parallel 2ms --sequential 6ms --duration 2s",
@@ -242,7 +243,7 @@ fn a_program_that_spins_while_one_thread_works_is_of_type_4() {
 
 #[test]
 fn computing_is_of_type_1() {
-    if !installed("stress-ng") || !two_cpus() {
+    if !installed("stress-ng") || !may_measure() {
         return;
     }
     for args in [&[][..], &["--no-trace"]] {
@@ -257,7 +258,7 @@ fn computing_is_of_type_1() {
 
 #[test]
 fn messages_between_many_are_of_type_3() {
-    if !installed("hackbench") || !two_cpus() {
+    if !installed("hackbench") || !may_measure() {
         return;
     }
     for args in [&[][..], &["--no-trace"]] {
@@ -275,7 +276,7 @@ fn messages_between_many_are_of_type_3() {
 
 #[test]
 fn the_scenario_behaves_in_the_simulator_as_the_program_does() {
-    let Some(load) = load().filter(|_| two_cpus()) else { return };
+    let Some(load) = load().filter(|_| may_measure()) else { return };
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("app.toml");
     let file = file.to_str().unwrap();
@@ -317,7 +318,7 @@ fn a_curve_has_a_point_for_each_number_of_threads() {
     let curve = list(&json, "curve");
     let sum = |key: &str| curve.iter().map(|point| number(point, &format!("/{key}"))).sum::<f64>();
     // Half of the work each, at once. CPUs that share a core slow each other down: the same work then takes more CPU time.
-    if all - sum("run_ns") < 0.1 * sum("elapsed_ns") && two_cpus() {
+    if all - sum("run_ns") < 0.1 * sum("elapsed_ns") && may_measure() {
         let slower = number(&curve[1], "/run_ns") / number(&curve[0], "/run_ns");
         assert!(number(&curve[1], "/speedup") * slower > 1.6, "{curve:#?}");
     }

@@ -115,6 +115,9 @@ fn every_scheduler_runs_the_same_scenario() {
 
 #[test]
 fn a_swarm_repeats_to_the_byte_and_a_sound_schedule_passes_its_check() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     let (dir, path) = file(GOOD);
     let args = ["sim", "--swarm", "6", "--seed", "3", "--scheduler", "balance"];
     let (one, two) = (instep(&args), instep(&args));

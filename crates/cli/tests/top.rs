@@ -29,7 +29,8 @@ fn made() -> MadeHost {
 
 #[test]
 fn one_frame_of_a_copy_shows_stacking_and_locality() {
-    let (before, after) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (before, after) =
+        (instep_madehost::scratch_dir().unwrap(), instep_madehost::scratch_dir().unwrap());
     made().write_pair(before.path(), after.path(), Nanos::from_secs(10)).unwrap();
     let (before, after) = (before.path().to_str().unwrap(), after.path().to_str().unwrap());
     let ran = instep(&["top", "--once", "--root", after, "--before", before]).expect(0);

@@ -207,7 +207,7 @@ fn output_of_another_version_is_refused_with_its_line() {
 fn collected_copy_gives_the_same_conflicts() {
     let xen = Xen::of(CONFLICT);
     let dir = xen.path("host");
-    let ran = xen.run(&["collect", dir.to_str().unwrap(), "--interval", "10ms"]);
+    let ran = xen.run(&["collect", dir.to_str().unwrap(), "--window", "10ms"]);
     assert_eq!(ran.code, Some(0), "{}", ran.all());
     assert!(ran.stdout.contains("Copied 7 domains with"), "{}", ran.all());
     let after = dir.join("after");

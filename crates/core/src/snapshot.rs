@@ -66,6 +66,13 @@ pub fn wanted(got: Nanos, waited: Nanos) -> Nanos {
 pub struct Vm {
     /// Its monitor's process.
     pub id: VmId,
+    /// When that process started, in ticks since the host's boot: it tells the VM from a later one of the same number. 0 where
+    /// that is not known, or there is no such process (Xen, the simulator).
+    #[serde(default)]
+    pub start_ticks: u64,
+    /// Its UUID, where one is known.
+    #[serde(default)]
+    pub uuid: Option<String>,
     /// What people call it; unique among the VMs of a snapshot.
     pub name: String,
     /// Its vCPUs, ascending by index, at least one.
@@ -118,6 +125,9 @@ pub struct Vcpu {
     pub index: u32,
     /// The host thread that runs it.
     pub tid: Tid,
+    /// When that thread started, as [`Vm::start_ticks`].
+    #[serde(default)]
+    pub start_ticks: u64,
     /// The CPU it last ran on, if online and known.
     pub cpu: Option<CpuId>,
     /// CPUs it may use now (online ones of its affinity).
@@ -136,6 +146,9 @@ pub struct Vcpu {
 pub struct Emulator {
     /// The host thread.
     pub tid: Tid,
+    /// When it started, as [`Vm::start_ticks`].
+    #[serde(default)]
+    pub start_ticks: u64,
     /// CPUs it may use now.
     pub allowed: CpuSet,
     /// CPUs it might use before Instep first touched it.

@@ -41,7 +41,7 @@ fn moment(at_ms: u64, (vms, vcpus): (u64, u64), random: &mut Random) -> String {
         let _ = write!(
             text,
             "{comma}{{\"name\":\"tenant-{vm:04}\",\"uuid\":\"{:08x}-5aef-4d1c-9a51-{vm:012x}\",\"pid\":{},\
-             \"used_milli\":{used},\"delay_milli\":{},\"throttled_milli\":0,\"quota_milli\":null,\
+             \"used_milli\":{used},\"steal_milli\":{},\"throttled_milli\":0,\"quota_milli\":null,\
              \"co_run_milli\":{},\"locality_milli\":{},\"memory_bytes_by_node\":{{\"{node}\":{memory}}},\
              \"selected\":true,\"home_nodes\":[{node}],\"why\":\"stays on node {node}: moving it would save \
              {}.{} CPUs, less than the 0.5 that a move must save\",\"vcpus\":[",
@@ -62,7 +62,7 @@ fn moment(at_ms: u64, (vms, vcpus): (u64, u64), random: &mut Random) -> String {
             let comma = if vcpu == 0 { "" } else { "," };
             let _ = write!(
                 text,
-                "{comma}{{\"index\":{vcpu},\"tid\":{},\"cpu\":{cpu},\"used_milli\":{load},\"delay_milli\":{delay},\
+                "{comma}{{\"index\":{vcpu},\"tid\":{},\"cpu\":{cpu},\"used_milli\":{load},\"steal_milli\":{delay},\
                  \"cpus\":\"{from}-{to},{}-{}\",\"was\":\"0-255\",\"planned\":null}}",
                 4000 + vm * 40 + vcpu + 5,
                 from + 128,

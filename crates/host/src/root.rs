@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_fifo_in_place_of_a_file_is_refused_at_once() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let fifo = dir.path().join("online");
         assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
         let (done, wait) = mpsc::channel();
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn links_are_followed_as_long_as_they_stay_in_the_copy() {
-        let outer = tempfile::tempdir().unwrap();
+        let outer = instep_madehost::scratch_dir().unwrap();
         let copy = outer.path().join("copy");
         std::fs::create_dir_all(copy.join("dir")).unwrap();
         std::fs::write(outer.path().join("secret"), "s").unwrap();
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn nothing_is_opened_of_a_copy_that_was_not_there() {
-        let outer = tempfile::tempdir().unwrap();
+        let outer = instep_madehost::scratch_dir().unwrap();
         let copy = outer.path().join("copy");
         let mut inside = Inside::new(&Root::at(&copy));
         std::fs::create_dir(&copy).unwrap();

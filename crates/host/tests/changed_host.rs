@@ -50,7 +50,7 @@ impl Scene {
         fs::create_dir(&cgroup).unwrap();
         let sleeper = Command::new("sleep").arg("60").spawn().unwrap();
         fs::write(cgroup.join("cgroup.procs"), sleeper.id().to_string()).unwrap();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
         let applier = Applier::open(lock).unwrap();
         Some(Self { cgroup, sleeper, applier, _dir: dir, _alone: alone })

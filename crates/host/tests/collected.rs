@@ -9,7 +9,7 @@ use instep_host::Root;
 use instep_host::collect::{HostCopy, WriteError, take, write};
 use instep_host::discover::{Scan, ScanOptions, Scanner, VmFacts, load_warnings, snapshot};
 use instep_host::topology;
-use instep_madehost::{Cgroups, HostSize, HostSpec, MadeHost, VmSpec, Vmm, random, scratch};
+use instep_madehost::{Cgroups, HostSize, HostSpec, MadeHost, VmSpec, Vmm, random, scratch_dir};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -26,7 +26,7 @@ struct Hosts(TempDir);
 
 impl Hosts {
     fn of(made: &MadeHost) -> Self {
-        let hosts = Self(tempfile::tempdir_in(scratch()).unwrap());
+        let hosts = Self(scratch_dir().unwrap());
         let [before, after] = NAMES.map(|name| hosts.host(name));
         made.write_pair(&before, &after, WINDOW).unwrap();
         hosts

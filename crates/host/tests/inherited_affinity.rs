@@ -81,7 +81,7 @@ fn threads_created_after_placing_are_known_and_restored() {
         return instep_madehost::skip::note("one CPU is not enough to tell affinities apart");
     };
     let (a, b) = (CpuSet::one(a), CpuSet::one(b));
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let state = StateDir::at(dir.path().join("s"));
     let mut applier = Applier::open(state.lock().unwrap()).unwrap();
     let online = thread::online_cpus(&Root::live()).unwrap();
@@ -126,7 +126,7 @@ fn thread_that_has_its_set_from_an_untouched_one_keeps_it() {
         return instep_madehost::skip::note("one CPU is not enough to tell affinities apart");
     };
     let a = CpuSet::one(a);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let mut applier = Applier::open(StateDir::at(dir.path().join("s")).lock().unwrap()).unwrap();
     let mut maker = Maker::start();
     let all = has(maker.first);

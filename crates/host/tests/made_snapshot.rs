@@ -9,7 +9,7 @@ use instep_core::units::{Bytes, Nanos, Tid};
 use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner, snapshot};
 use instep_host::topology;
-use instep_madehost::{HostSize, MadeHost, random, scratch};
+use instep_madehost::{HostSize, MadeHost, random, scratch_dir};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ fn a_scan_sees_the_host_that_was_made() {
         made.vms.iter_mut().filter(|vm| vm.pid % 2 == 0).for_each(|vm| {
             vm.kvm_tid = Some(Tid(vm.pid + 2));
         });
-        let dir = tempfile::tempdir_in(scratch()).unwrap();
+        let dir = scratch_dir().unwrap();
         let [before, after] = ["before", "after"].map(|name| dir.path().join(name));
         made.write_pair(&before, &after, WINDOW).unwrap();
         let (seen, expected) = (observe(&before, &after), expected(&made));
@@ -81,7 +81,7 @@ fn the_load_of_all_else_is_what_it_was_made_within_ticks() {
             (vm.thread_names, vm.started) = (seed % 2 == 0, Nanos::from_secs(1));
             vm.vcpus.iter_mut().for_each(|vcpu| vcpu.load.0 /= 20);
         });
-        let dir = tempfile::tempdir_in(scratch()).unwrap();
+        let dir = scratch_dir().unwrap();
         let [before, after] = ["before", "after"].map(|name| dir.path().join(name));
         made.write_pair(&before, &after, WINDOW).unwrap();
         let (seen, expected) = (observe(&before, &after), expected(&made));

@@ -130,7 +130,7 @@ fn unpack(archive: &Path, into: &Path) -> Result<PathBuf, String> {
 fn every_dump_is_read_as_counted_by_hand_and_as_lstopo_reads_it() {
     let mut lacking = Vec::new();
     for dump in &DUMPS {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let archive = shared_topologies().join(format!("{}.tar.bz2", dump.name));
         let root = match unpack(&archive, dir.path()) {
             Ok(root) => root,

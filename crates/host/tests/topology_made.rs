@@ -18,7 +18,7 @@ struct Tree(TempDir);
 
 impl Tree {
     fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
+        Self(instep_madehost::scratch_dir().unwrap())
     }
 
     fn path(&self) -> &Path {

@@ -39,7 +39,7 @@ pub fn forbid(smt: bool, vms: &[String], despite: bool) -> Option<String> {
     Some(format!(
         "vCPUs of {named}{more} have core-scheduling cookies, which together with sched_ext can hang \
          a host with SMT (sched-ext/scx issue 3715); switch core scheduling off in the VMM \
-         (cloud-hypervisor: --cpus core_scheduling=off), or pass --dispatch-with-cookies"
+         (cloud-hypervisor: --cpus core_scheduling=off), or pass --despite-cookies"
     ))
 }
 

@@ -10,7 +10,7 @@ use crate::skeleton::{BpfSkel, BpfSkelBuilder, types};
 use crate::stats::{COUNTERS, Cost, DomainSeen, LimitSeen, SchedulerEvent, VmSeen};
 use crate::table::{Placed, TableLimits, ThreadId, VmEntry, VmTable};
 use crate::verifier;
-use crate::waits::Waits;
+use crate::waits;
 use anyhow::Context as _;
 use instep_core::units::{Nanos, NodeId, Tid};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapMut, OpenObject, RingBuffer, RingBufferBuilder};
@@ -473,7 +473,7 @@ fn begin(state: &mut types::host_state, placed: &Placed, generation: u32) {
 /// The vCPUs of a VM, and how long each waited.
 fn waits_of(state: &types::host_state, placed: &Placed) -> Vec<(Tid, Waits)> {
     let slots = state.slots.iter().skip(placed.first_slot as usize);
-    let waits = slots.map(|slot| Waits::of(&slot.wait_counts, slot.longest_wait_us));
+    let waits = slots.map(|slot| waits::read(&slot.wait_counts, slot.longest_wait_us));
     placed.entry.vcpus.iter().map(|thread| thread.tid).zip(waits).collect()
 }
 

@@ -1,9 +1,9 @@
 //! What the loaded scheduler tells: counters, events, VMs, costs. Plain data.
 
 use crate::settings::{Cosched, Latency};
-use crate::waits::Waits;
 pub use instep_abi::COUNTERS;
 use instep_abi::{EVENT_GANG_OFF, EVENT_GANG_ON};
+use instep_core::measure::waits::Waits;
 use instep_core::units::{NodeId, Tid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

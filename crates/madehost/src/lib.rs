@@ -26,5 +26,5 @@ pub use host::{HostSpec, Numbering};
 pub use made::MadeHost;
 pub use program::program;
 pub use random::{HostSize, Random, random};
-pub use tree::scratch;
+pub use tree::scratch_dir;
 pub use vm::{Cgroup, GuestNodeSpec, MemPolicy, Pages, Thread, ThreadKind, VcpuSpec, VmSpec, Vmm};

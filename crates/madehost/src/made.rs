@@ -180,6 +180,7 @@ impl MadeHost {
     fn vm_snapshot(&self, vm: &VmSpec, order: usize, online: &[CpuId], window: Nanos) -> Vm {
         let now = self.uptime;
         let before = now.since(window);
+        let start_ticks = process::start_ticks(vm.started);
         let mut vcpus = Vec::new();
         let mut emulators = Vec::new();
         for thread in vm.threads(now) {
@@ -188,6 +189,7 @@ impl MadeHost {
                 ThreadKind::Vcpu(index) => vcpus.push(Vcpu {
                     index,
                     tid: thread.tid,
+                    start_ticks,
                     cpu: Some(self.cpu_of(vm, order, index, online)),
                     initial: allowed.clone(),
                     allowed,
@@ -195,7 +197,8 @@ impl MadeHost {
                     steal: steal(vm, index, now).since(steal(vm, index, before)),
                 }),
                 ThreadKind::Main | ThreadKind::Emulator => {
-                    emulators.push(Emulator { tid: thread.tid, initial: allowed.clone(), allowed })
+                    let (tid, initial) = (thread.tid, allowed.clone());
+                    emulators.push(Emulator { tid, start_ticks, allowed, initial });
                 }
             }
         }
@@ -210,6 +213,8 @@ impl MadeHost {
         };
         Vm {
             id: VmId(vm.pid),
+            start_ticks,
+            uuid: monitor::told_uuid(vm),
             name: vm.name.clone(),
             vcpus,
             emulators,

@@ -123,6 +123,11 @@ pub(crate) fn own_cgroup(vm: &VmSpec) -> String {
     }
 }
 
+/// The UUID that its command line gives.
+pub(crate) fn told_uuid(vm: &VmSpec) -> Option<String> {
+    matches!(vm.vmm, Vmm::Libvirt | Vmm::Proxmox).then(|| uuid(vm))
+}
+
 /// A UUID that the name and the process id fix.
 pub(crate) fn uuid(vm: &VmSpec) -> String {
     let mut hash = crate::random::Random::new(u64::from(vm.pid));

@@ -108,6 +108,11 @@ fn write_task(process: &Process, task: &Task, shape: Shape, dir: &Tree) -> io::R
     dir.file("status", status(process, task, shape))
 }
 
+/// When a process or thread started, as `stat` says it.
+pub(crate) fn start_ticks(started: Nanos) -> u64 {
+    started.0 / TICK
+}
+
 fn stat(process: &Process, task: &Task, busy: Nanos, guest: Nanos) -> String {
     let ticks = busy.0 / TICK;
     let system = if task.guest || guest.0 > 0 { ticks / 20 } else { ticks / 3 };
@@ -115,7 +120,7 @@ fn stat(process: &Process, task: &Task, busy: Nanos, guest: Nanos) -> String {
     let guest = (guest.0 / TICK).min(user);
     let leader = task.tid == process.pid;
     let threads = process.tasks.len();
-    let started = process.started.0 / TICK;
+    let started = start_ticks(process.started);
     let (flags, vsize, rss) = match process.kind {
         Kind::User => (0x400140, process.memory.0 + (300 << 20), process.memory.0 / 4096),
         Kind::Kernel => (0x208040, 0, 0),

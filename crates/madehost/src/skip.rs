@@ -6,8 +6,8 @@
 //! line `skipped: REASON (TEST)` goes to standard error and, when the environment variable
 //! `INSTEP_SKIP_LOG` names a file, is appended there, since cargo hides what passing tests print.
 //!
-//! Tests that boot machines take most of the time: they run where the variable `INSTEP_TEST_BOOT` or `INSTEP_LAB_ALL` is
-//! set ([`may_boot`]), as scripts/test.sh sets it.
+//! Tests that boot machines ([`may_boot`]) or take long ([`may_take_long`]) run where the variable `INSTEP_TEST_ALL` or
+//! `INSTEP_LAB_ALL` is set, as scripts/test.sh sets it.
 
 use std::fs::File;
 use std::io::Write;
@@ -15,12 +15,22 @@ use std::io::Write;
 /// Whether tests may boot machines; notes that the calling test is skipped when not.
 #[must_use]
 pub fn may_boot() -> bool {
+    runs_all("it boots a machine")
+}
+
+/// Whether a test may take more than three seconds of a quiet machine's time; notes that it is skipped when not.
+#[must_use]
+pub fn may_take_long() -> bool {
+    runs_all("it takes long")
+}
+
+fn runs_all(why: &str) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let may = ["INSTEP_TEST_BOOT", "INSTEP_LAB_ALL"].into_iter().any(is_set);
-    if !may {
-        note("it boots a machine: make test runs it, and INSTEP_TEST_BOOT=1 cargo test");
+    let does = ["INSTEP_TEST_ALL", "INSTEP_LAB_ALL"].into_iter().any(is_set);
+    if !does {
+        note(&format!("{why}: make test runs it, and INSTEP_TEST_ALL=1 cargo test"));
     }
-    may
+    does
 }
 
 /// Notes that the calling test is skipped, and why.

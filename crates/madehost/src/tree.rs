@@ -50,10 +50,12 @@ impl Tree {
     }
 }
 
-/// Where to put made trees: memory where there is a file system in memory, else the usual place
-/// for temporary files. Thousands of small files are slow on some disks.
-#[must_use]
-pub fn scratch() -> PathBuf {
+/// A directory for one test, which goes with it: in memory where there is a file system in memory, as some disks take minutes for
+/// the thousands of small files of a made host. No program can be started from it on every machine.
+///
+/// # Errors
+/// It cannot be made.
+pub fn scratch_dir() -> io::Result<tempfile::TempDir> {
     let memory = Path::new("/dev/shm");
-    if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
 }

@@ -3,7 +3,7 @@
 
 use instep_core::idset::CpuSet;
 use instep_core::units::{Bytes, Milli, Nanos, NodeId};
-use instep_madehost::{HostSize, HostSpec, MadeHost, VmSpec, Vmm, random, scratch};
+use instep_madehost::{HostSize, HostSpec, MadeHost, VmSpec, Vmm, random, scratch_dir};
 use procfs_core::FromRead;
 use procfs_core::process::{Schedstat, Stat, Status};
 use std::fs;
@@ -22,7 +22,7 @@ fn procfs_core_reads_stat_status_and_schedstat_of_every_thread() {
         let vm = VmSpec::new(&format!("vm{index}"), vmm, 4, NodeId(index % 2), mib(512));
         made.push(vm.load(Milli(250)).steal(Milli(100)).pinned(&cpus));
     }
-    let dir = tempfile::tempdir_in(scratch()).unwrap();
+    let dir = scratch_dir().unwrap();
     made.write(dir.path()).unwrap();
     let proc = dir.path().join("proc");
     for vm in &made.vms {
@@ -53,7 +53,7 @@ fn procfs_core_reads_stat_status_and_schedstat_of_every_thread() {
 fn procfs_core_reads_every_process_of_random_hosts() {
     for seed in 0..10 {
         let made = random(seed, HostSize { vms: 6, ..HostSize::default() });
-        let dir = tempfile::tempdir_in(scratch()).unwrap();
+        let dir = scratch_dir().unwrap();
         made.write(dir.path()).unwrap();
         for entry in fs::read_dir(dir.path().join("proc")).unwrap() {
             let path = entry.unwrap().path();
@@ -74,7 +74,7 @@ fn two_copies_differ_by_the_load_over_the_time_between() {
     let mut late = VmSpec::new("late", Vmm::QemuTcg, 1, NodeId(0), mib(64));
     late.started = Nanos::from_secs(4590);
     made.push(late);
-    let dir = tempfile::tempdir_in(scratch()).unwrap();
+    let dir = scratch_dir().unwrap();
     let [before, after] = ["before", "after"].map(|name| dir.path().join(name));
     made.write_pair(&before, &after, Nanos::from_secs(60)).unwrap();
     let vm = &made.vms[0];
@@ -123,7 +123,7 @@ fn lstopo_counts_what_the_spec_says() {
         ("memory only", memory_only, [4, 4, 4, 1, 2, 1]),
     ];
     for (name, host, expected) in cases {
-        let dir = tempfile::tempdir_in(scratch()).unwrap();
+        let dir = scratch_dir().unwrap();
         MadeHost::new(host).write(dir.path()).unwrap();
         for (kind, expected) in ["pu", "core", "l2", "l3", "numa", "package"].iter().zip(expected) {
             let Some(count) = lstopo(dir.path(), kind) else {

@@ -16,6 +16,9 @@ use robin::{Fault, MS, Robin};
 
 #[test]
 fn a_small_swarm_of_all_schedulers_finds_nothing() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     let swarm = Swarm { runs: 33, seed: 1, scheduler: None };
     let sum = swarm.run(&|| (), &|| false).unwrap();
     let found: Vec<String> = sum.found.iter().map(|found| found.text(1)).collect();
@@ -51,16 +54,25 @@ fn finds(fault: Fault, promises: &Promises, rule: &str, most: (usize, u32, u32))
 
 #[test]
 fn a_swarm_finds_a_scheduler_that_runs_tasks_where_they_may_not() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     finds(Fault::Anywhere, &Promises::NONE, "affinity", (2, 3, 2));
 }
 
 #[test]
 fn a_swarm_finds_a_scheduler_that_runs_a_task_twice() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     finds(Fault::Twice, &Promises::NONE, "conserved", (2, 2, 2));
 }
 
 #[test]
 fn a_swarm_finds_a_scheduler_that_does_not_see_who_woke() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     let promises = Promises { woken: Some(4 * MS), ..Promises::NONE };
     finds(Fault::Deaf, &promises, "woken", (2, 2, 2));
 }

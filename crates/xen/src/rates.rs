@@ -191,6 +191,7 @@ fn vm(topology: &Topology, (busy, pool): (&Busy<'_>, &CpuSet), name: String, bef
         Vcpu {
             index: vcpu.index,
             tid: vcpu_number(domain.key.id, vcpu.index),
+            start_ticks: 0,
             cpu: vcpu.cpu.filter(|cpu| online.contains(*cpu)),
             initial: before.hard.get(&vcpu.index).map_or_else(|| allowed.clone(), &usable),
             allowed,
@@ -208,6 +209,8 @@ fn vm(topology: &Topology, (busy, pool): (&Busy<'_>, &CpuSet), name: String, bef
     let given = given.fold(CpuSet::new(), |all, vcpu| all.or(&vcpu.allowed));
     Vm {
         id: VmId(domain.key.id),
+        start_ticks: 0,
+        uuid: Some(domain.key.uuid.clone()),
         name,
         placed: topology.nodes_of(&given),
         vcpus,

@@ -6,6 +6,7 @@ use crate::vm_settings::Reported;
 use crate::watch::tests::{Counting, looks_always, observed, watch};
 use instep_core::idset::NodeSet;
 use instep_core::reason::Reason;
+use instep_core::snapshot::Vm;
 use instep_core::units::Bytes;
 use instep_host::Error as HostError;
 use instep_host::apply::damon::Region;

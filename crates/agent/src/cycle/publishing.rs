@@ -4,6 +4,7 @@ use super::*;
 use crate::config::HistoryConfig;
 use crate::published::{DAY, HISTORY, HOST, PublishedCycle};
 use crate::testing::Heard;
+use instep_core::idset::CpuSet;
 use instep_core::units::{Bytes, CpuId, Milli, Nanos};
 use instep_host::Root;
 use instep_host::discover::ScanOptions;
@@ -56,7 +57,8 @@ fn read(state: &Path, name: &str) -> Value {
 
 #[test]
 fn present_and_plan_of_each_vcpu_are_published() {
-    let (dir, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (dir, state) =
+        (instep_madehost::scratch_dir().unwrap(), instep_madehost::scratch_dir().unwrap());
     let done = done(dir.path(), 3);
     let config = Config::default();
     let record = done.record(1, &config, false);

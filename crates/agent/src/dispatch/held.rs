@@ -33,7 +33,7 @@ impl HeldRates {
     pub(super) fn add_to(&self, mut vms: Vec<VmInForce>) -> Vec<VmInForce> {
         for vm in &mut vms {
             let known = vm.vcpus.first().and_then(|vcpu| self.vms.get(&vcpu.tid));
-            vm.held_milli_cpus = known.map_or(0, |known| known.1);
+            vm.held_milli = known.map_or(0, |known| known.1);
         }
         vms
     }
@@ -42,13 +42,13 @@ impl HeldRates {
 /// Counts what limits held of these VMs as throttled and no longer as steal, by the rates that the
 /// run published last.
 pub fn take_held(vms: &mut [Vm], window: Nanos, in_force: &[VmInForce]) {
-    for told in in_force.iter().filter(|told| told.held_milli_cpus > 0) {
+    for told in in_force.iter().filter(|told| told.held_milli > 0) {
         let is_this = |vm: &&mut Vm| {
             let first = told.vcpus.first().map(|vcpu| vcpu.tid);
             vm.vcpus.iter().any(|vcpu| Some(vcpu.tid) == first)
         };
         if let Some(vm) = vms.iter_mut().find(is_this) {
-            let held = u128::from(window.0) * u128::from(told.held_milli_cpus) / 1000;
+            let held = u128::from(window.0) * u128::from(told.held_milli) / 1000;
             vm.count_as_throttled(Nanos(held as u64));
         }
     }
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_rate_is_that_of_the_last_look() {
         let mut rates = HeldRates::default();
-        let rate = |rates: &HeldRates, tid| rates.add_to(vec![vm(tid)])[0].held_milli_cpus;
+        let rate = |rates: &HeldRates, tid| rates.add_to(vec![vm(tid)])[0].held_milli;
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let held = |tid, ns| (Tid(tid), Nanos(ns));

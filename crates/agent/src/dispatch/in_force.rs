@@ -6,11 +6,11 @@
 
 use super::limits::LimitInForce;
 use crate::state_file;
+use instep_core::measure::waits::Waits;
 use instep_core::units::{NodeId, Tid};
 use instep_host::apply::{Instance, InstanceLife};
 use instep_kernel::exit::Exit;
 use instep_kernel::stats::{Cost, DomainSeen, VmSeen};
-use instep_kernel::waits::Waits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -113,7 +113,7 @@ pub struct VmInForce {
     pub domain: Option<u32>,
     /// CPUs that it is entitled to now, in thousandths of a CPU.
     #[serde(default)]
-    pub share_milli_cpus: u32,
+    pub share_milli: u32,
     /// What the scheduler last found out of it, in words.
     #[serde(default)]
     pub found: Option<String>,
@@ -128,7 +128,7 @@ pub struct VmInForce {
     pub held_ns: u64,
     /// Of its threads, how many limits held in the last second, on average, in thousandths.
     #[serde(default)]
-    pub held_milli_cpus: u32,
+    pub held_milli: u32,
     /// How often a vCPU blocked.
     pub blocks: u64,
     /// Virtual time by which it is behind its domain's clock; negative when it is ahead.
@@ -264,7 +264,7 @@ fn milli_cpus(share: u32) -> u32 {
 impl From<VmSeen> for VmInForce {
     fn from(seen: VmSeen) -> Self {
         let mut all = Waits::default();
-        seen.vcpus.iter().for_each(|(_, waits)| all.add(waits));
+        seen.vcpus.iter().for_each(|(_, waits)| all.merge(waits));
         Self {
             name: seen.name,
             weight: seen.weight,
@@ -276,13 +276,13 @@ impl From<VmSeen> for VmInForce {
             gang_vcpus: seen.seats,
             gang_cpus: seen.gang_cpus,
             domain: seen.domain,
-            share_milli_cpus: milli_cpus(seen.share),
+            share_milli: milli_cpus(seen.share),
             found: seen.found,
             together_ns: seen.together_ns,
             apart_ns: seen.apart_ns,
             cpu_ns: seen.cpu_ns,
             held_ns: seen.held_ns,
-            held_milli_cpus: 0,
+            held_milli: 0,
             blocks: seen.blocks,
             lag_ns: seen.lag_ns,
             gang_slots: seen.slots,
@@ -301,9 +301,9 @@ impl From<&Waits> for WaitsInForce {
     fn from(waits: &Waits) -> Self {
         Self {
             count: waits.count(),
-            p50_us: waits.quantile_us(0.5),
-            p99_us: waits.quantile_us(0.99),
-            longest_us: waits.longest_us(),
+            p50_us: waits.quantile(500) / 1000,
+            p99_us: waits.quantile(990) / 1000,
+            longest_us: waits.longest() / 1000,
         }
     }
 }
@@ -314,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_dump_is_kept_with_its_reason_and_none_leaves_no_file() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         assert_eq!(keep_dump(dir.path(), &Exit::of(67, 0, -1, b"sysrq", b"", b"")), None);
         let exit = Exit::of(1026, 0, 1, b"", b"job[3] failed to run", b"CPU 0 : nr_run=2\n\0");
         let path = keep_dump(dir.path(), &exit).unwrap();
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn what_an_earlier_version_wrote_is_read_unless_a_mere_number_tells_its_process() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let found = |instance: &str| {
             let rest = r#""why":"x","failures":0,"counters":{},"vms":[]"#;
             let text = format!(r#"{{"instep":true,{instance},{rest}}}"#);
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn of_a_run_that_was_killed_it_is_known_until_it_is_forgotten() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let this = Instance::this().unwrap();
         let dead = Instance { start: this.start + 1, ..this.clone() };
         let left = |instep, instance: &Instance| {

@@ -27,14 +27,13 @@ mod weights;
 use crate::config::Config;
 use crate::config::dispatch::DispatchConfig;
 use crate::error::Error;
-use crate::observe::VmKey;
+use crate::observe::{Observer, SharedScanner, VmKey};
 pub use held::take_held;
 pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read};
-use instep_core::topology::Topology;
 use instep_core::units::{Nanos, NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::Instance;
-use instep_host::discover::{Scan, ScanOptions, Scanner, Trust};
+use instep_host::discover::{Scan, Trust};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
@@ -80,7 +79,7 @@ pub struct Dispatch {
     homes: BTreeMap<VmKey, NodeId>,
     /// Where each CPU is, or why the scheduler cannot be told.
     places: Result<Vec<CpuPlace>, String>,
-    scanner: Scanner,
+    scanner: SharedScanner,
     weigher: weights::Weigher,
     held: held::HeldRates,
     cgroups: limits::CgroupPaths,
@@ -140,17 +139,17 @@ impl Dispatch {
     /// The mode is `kernel` and it cannot be loaded; this process cannot be read under /proc.
     pub fn begin(
         config: &Config,
-        topology: &Topology,
+        observer: &Observer,
         state: Option<&Path>,
     ) -> Result<Self, Error> {
-        let (trust, reads_definitions) = (config.trust(), config.discover.vm_settings);
+        let trust = config.trust();
         let config = &config.dispatch;
         let mut dispatch = Self {
             config: config.clone(),
             trust,
             homes: BTreeMap::new(),
-            places: places(topology),
-            scanner: scanner(reads_definitions),
+            places: places(observer.topology()),
+            scanner: observer.scanner(),
             weigher: weights::Weigher::new(),
             held: held::HeldRates::default(),
             cgroups: limits::CgroupPaths::default(),
@@ -184,7 +183,6 @@ impl Dispatch {
     /// Takes over a new configuration.
     pub fn reload(&mut self, config: &Config) {
         self.trust = config.trust();
-        self.scanner.read_definitions(config.discover.vm_settings);
         let config = &config.dispatch;
         let was = std::mem::replace(&mut self.config, config.clone());
         let again = match &self.state {
@@ -250,7 +248,7 @@ impl Dispatch {
     }
 
     fn try_load(&mut self) {
-        let (vms, plan) = decide((&self.config, &self.trust), &mut self.scanner);
+        let (vms, plan) = decide((&self.config, &self.trust), &self.scanner);
         let next = match (plan, self.places.clone()) {
             (LoadPlan::Stay(why), _) | (LoadPlan::Load, Err(why)) => State::Off(why),
             (LoadPlan::Busy(why), _) => State::busy(why),
@@ -395,7 +393,7 @@ impl Dispatch {
 
     /// Looks for VMs. When that fails nobody knows more than before: what was warned of stands.
     fn scan(&mut self) -> Option<(Scan, Threads)> {
-        let error = match trusted(&mut self.scanner, &self.trust) {
+        let error = match trusted(&self.scanner, &self.trust) {
             Ok(found) => return Some(found),
             Err(error) => error,
         };
@@ -513,8 +511,11 @@ impl Drop for Dispatch {
 type Entries = (Vec<VmEntry>, Vec<String>);
 
 /// Looks at the host: the VMs that there are, with warnings, and what follows for the scheduler.
-fn decide((config, trust): (&DispatchConfig, &Trust), scan: &mut Scanner) -> (Entries, LoadPlan) {
-    let scan = (config.mode != Mode::Off).then(|| trusted(scan, trust)).transpose();
+fn decide(
+    (config, trust): (&DispatchConfig, &Trust),
+    scanner: &SharedScanner,
+) -> (Entries, LoadPlan) {
+    let scan = (config.mode != Mode::Off).then(|| trusted(scanner, trust)).transpose();
     let found = scan.as_ref().ok().and_then(Option::as_ref);
     let told = |(scan, _): &(Scan, Threads)| table::all_entries(scan, &BTreeMap::new(), config);
     let entries = found.map(told).unwrap_or_default();
@@ -551,21 +552,12 @@ impl Threads {
 
 /// Looks for the VMs of trusted owners, and for the threads of all VMs: a thread with a cookie endangers the
 /// host, trusted or not.
-fn trusted(scanner: &mut Scanner, trust: &Trust) -> Result<(Scan, Threads), instep_host::Error> {
-    let mut scan = scanner.scan()?;
+fn trusted(scanner: &SharedScanner, trust: &Trust) -> Result<(Scan, Threads), instep_host::Error> {
+    let mut scan = scanner.borrow_mut().scan_vms()?;
     let threads = Threads::all_of(&scan);
     scan.vms.retain(|vm| trust.refusal(&vm.owner).is_none());
     scan.opaque.retain(|vm| trust.refusal(&vm.owner).is_none());
     Ok((scan, threads))
-}
-
-/// Finds VMs, without their memory.
-fn scanner(reads_definitions: bool) -> Scanner {
-    let mut quick = ScanOptions::default();
-    quick.memory.enabled = false;
-    quick.waits = false;
-    quick.definitions = reads_definitions;
-    Scanner::new(Root::live(), quick)
 }
 
 /// Whether some scheduler is just coming or going.

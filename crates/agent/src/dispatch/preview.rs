@@ -1,25 +1,21 @@
 //! What a run would do with the kernel scheduler, for `instep run --dry-run`.
 
-use super::{decide, places, scanner};
+use super::{decide, places};
 use crate::config::Config;
-use instep_host::Root;
+use crate::observe::Observer;
 use instep_kernel::table::LIMITS;
 use instep_kernel::{LoadPlan, Mode, VmEntry, VmTable};
 
 /// What a run with this configuration would do with the kernel scheduler, in sentences; nothing is
 /// loaded.
 #[must_use]
-pub fn preview(config: &Config) -> Vec<String> {
-    let mut scanner = scanner(config.discover.vm_settings);
+pub fn preview(config: &Config, observer: &Observer) -> Vec<String> {
     let (trust, config) = (config.trust(), &config.dispatch);
     if config.mode == Mode::Off {
         return Vec::new();
     }
-    let (vms, plan) = decide((config, &trust), &mut scanner);
-    let places = instep_host::topology::read(&Root::live())
-        .map_err(|error| error.to_string())
-        .and_then(|topology| places(&topology));
-    let why = match (plan, places) {
+    let (vms, plan) = decide((config, &trust), &observer.scanner());
+    let why = match (plan, places(observer.topology())) {
         (LoadPlan::Stay(why) | LoadPlan::Busy(why), _) | (LoadPlan::Load, Err(why)) => why,
         (LoadPlan::Load, Ok(_)) => {
             let (table, mut warnings) = VmTable::default().renumbered(vms.0, LIMITS);

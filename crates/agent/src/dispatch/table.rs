@@ -78,7 +78,7 @@ pub fn entries(
     config: &DispatchConfig,
 ) -> (Vec<VmEntry>, Vec<String>) {
     let mut warnings = Vec::new();
-    let found = |(vm, set)| entry(vm, homes.get(&VmKey::of(vm)).copied(), set);
+    let found = |(vm, set)| entry(vm, homes.get(&VmKey::from(vm)).copied(), set);
     let mut all: Vec<VmEntry> = with_configured(vms, config).map(found).collect();
     for given in &config.process {
         if let Some(vm) = vms.iter().find(|vm| vm.pid == given.pid) {
@@ -163,7 +163,7 @@ fn unused(config: &DispatchConfig, known: &BTreeSet<&str>, opaque: &[&str]) -> V
 #[must_use]
 pub fn refused(vms: &[VmFacts], taken: &[Placed]) -> BTreeSet<VmKey> {
     let taken: BTreeSet<&str> = taken.iter().map(|placed| placed.entry.name.as_str()).collect();
-    vms.iter().filter(|vm| !taken.contains(vm.name.as_str())).map(VmKey::of).collect()
+    vms.iter().filter(|vm| !taken.contains(vm.name.as_str())).map(VmKey::from).collect()
 }
 
 /// The vCPU threads of all entries, each with the name of its VM.
@@ -202,7 +202,7 @@ mod tests {
     }
 
     fn found(made: &MadeHost) -> Vec<VmFacts> {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         made.write(dir.path()).unwrap();
         Scanner::new(Root::at(dir.path()), ScanOptions::once()).scan().unwrap().vms
     }
@@ -212,7 +212,7 @@ mod tests {
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         made.push(vm("a", 2));
         let alone = found(&made);
-        let homes = [(VmKey::of(&alone[0]), NodeId(1))].into();
+        let homes = [(VmKey::from(&alone[0]), NodeId(1))].into();
         let told = |made: &MadeHost| {
             let all = entries(&found(made), &homes, &DispatchConfig::default()).0;
             all.into_iter().map(|vm| (vm.name, vm.home)).collect::<Vec<_>>()
@@ -238,7 +238,7 @@ mod tests {
         let entries = entries(&found, &BTreeMap::new(), &DispatchConfig::default()).0;
         let limits = TableLimits { vcpus: 2, ..LIMITS };
         let table = VmTable::default().renumbered(entries, limits).0;
-        assert_eq!(refused(&found, &table.vms), BTreeSet::from([VmKey::of(&found[1])]));
+        assert_eq!(refused(&found, &table.vms), BTreeSet::from([VmKey::from(&found[1])]));
         assert_eq!(refused(&found, &[]).len(), 2);
     }
 
@@ -262,7 +262,7 @@ mod tests {
         for name in ["db", "web", "web"] {
             made.push(vm(name, 2));
         }
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         made.write(dir.path()).unwrap();
         let scan = Scanner::new(Root::at(dir.path()), ScanOptions::once()).scan().unwrap();
         let names = ["db", "web", "weB", "job"].map(|name| (name.to_owned(), VmConfig::default()));
@@ -286,7 +286,7 @@ mod tests {
         for _ in 0..2 {
             made.push(vm("web", 2));
         }
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         made.write(dir.path()).unwrap();
         let mut scan = Scanner::new(Root::at(dir.path()), ScanOptions::once()).scan().unwrap();
         let settings = VmConfig { weight: Some(700), ..VmConfig::default() };

@@ -2,11 +2,15 @@
 
 use super::*;
 use instep_core::units::{Bytes, VmId};
+use instep_host::discover::{ScanOptions, Scanner};
 use instep_kernel::plan::MAX_DOMAINS;
 use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
 
-fn topology() -> Topology {
-    instep_host::topology::read(&Root::live()).unwrap()
+fn observer() -> Observer {
+    Observer::new(Root::live(), ScanOptions::default()).unwrap()
 }
 
 fn with(dispatch: DispatchConfig) -> Config {
@@ -15,7 +19,7 @@ fn with(dispatch: DispatchConfig) -> Config {
 
 #[test]
 fn off_is_off_and_says_why() {
-    let dispatch = Dispatch::begin(&Config::default(), &topology(), None).unwrap();
+    let dispatch = Dispatch::begin(&Config::default(), &observer(), None).unwrap();
     assert!(!dispatch.is_active() && dispatch.in_force().why.contains("not asked for"));
     let anyone = VmKey { id: VmId(7), start_ticks: 1 };
     assert!(!dispatch.keeps_homes() && !dispatch.keeps_home(anyone));
@@ -23,8 +27,8 @@ fn off_is_off_and_says_why() {
 
 #[test]
 fn what_is_in_force_is_told_as_long_as_its_process_lives() {
-    let dir = tempfile::tempdir().unwrap();
-    let dispatch = Dispatch::begin(&Config::default(), &topology(), Some(dir.path())).unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
+    let dispatch = Dispatch::begin(&Config::default(), &observer(), Some(dir.path())).unwrap();
     assert_eq!(read(dir.path()), Some(dispatch.in_force()));
     drop(dispatch);
     assert_eq!(read(dir.path()), None);
@@ -43,17 +47,17 @@ fn a_kernel_without_sched_ext_is_an_error_only_when_it_was_demanded() {
         return;
     }
     let config = |mode| with(DispatchConfig { mode, ..DispatchConfig::default() });
-    let auto = Dispatch::begin(&config(Mode::Auto), &topology(), None).unwrap();
+    let auto = Dispatch::begin(&config(Mode::Auto), &observer(), None).unwrap();
     assert!(!auto.is_active());
-    let error = Dispatch::begin(&config(Mode::Kernel), &topology(), None).unwrap_err();
+    let error = Dispatch::begin(&config(Mode::Kernel), &observer(), None).unwrap_err();
     assert!(error.to_string().contains("--dispatch"), "{error}");
 }
 
 #[test]
 fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let config = Config::default();
-    let mut dispatch = Dispatch::begin(&config, &topology(), Some(dir.path())).unwrap();
+    let mut dispatch = Dispatch::begin(&config, &observer(), Some(dir.path())).unwrap();
     dispatch.unload("vCPUs of db have cookies".to_owned());
     assert!(dispatch.is_active(), "it is loaded again when nothing speaks against it");
     let said = dispatch.supervise();
@@ -69,7 +73,7 @@ fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
 
 #[test]
 fn every_online_cpu_has_its_node_and_a_lane_of_its_own() {
-    let topology = topology();
+    let topology = Arc::clone(observer().topology());
     let places = places(&topology).unwrap();
     let mut taken = BTreeSet::new();
     for cpu in topology.cpus() {
@@ -85,7 +89,7 @@ fn every_online_cpu_has_its_node_and_a_lane_of_its_own() {
 #[test]
 fn a_host_of_too_many_domains_is_refused_by_name() {
     let spec = |nodes| {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         MadeHost::new(HostSpec::new(nodes, 1)).write(dir.path()).unwrap();
         places(&instep_host::topology::read(&Root::at(dir.path())).unwrap())
     };
@@ -97,7 +101,7 @@ fn a_host_of_too_many_domains_is_refused_by_name() {
 #[test]
 fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
     let config = Config::default();
-    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    let mut dispatch = Dispatch::begin(&config, &observer(), None).unwrap();
     for _ in 0..3 {
         dispatch.backoff.failed(Duration::ZERO);
     }
@@ -119,7 +123,7 @@ fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
 #[test]
 fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_changes() {
     let config = Config::default();
-    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    let mut dispatch = Dispatch::begin(&config, &observer(), None).unwrap();
     for _ in 0..3 {
         dispatch.state = dispatch.eject("stalled", Duration::from_secs(900));
     }
@@ -135,12 +139,12 @@ fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_cha
 
 #[test]
 fn limit_without_room_keeps_it_out_and_is_named() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let at = dir.path().join("sys/fs/cgroup/machine.slice/a.scope");
     std::fs::create_dir_all(&at).unwrap();
     std::fs::write(at.join("cpu.max"), "20000 100000\n").unwrap();
     let config = Config::default();
-    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    let mut dispatch = Dispatch::begin(&config, &observer(), None).unwrap();
     let id = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&at).unwrap());
     dispatch.give_up_for_limit(&Root::at(dir.path()), id);
     let told = dispatch.in_force();
@@ -154,7 +158,7 @@ fn limit_without_room_keeps_it_out_and_is_named() {
 #[test]
 fn what_was_only_in_the_way_is_looked_at_again_when_the_configuration_is_read() {
     let config = Config::default();
-    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    let mut dispatch = Dispatch::begin(&config, &observer(), None).unwrap();
     dispatch.unload("vCPUs of db have cookies".to_owned());
     dispatch.reload(&config);
     assert!(!dispatch.is_active() && dispatch.in_force().why.contains("not asked for"));
@@ -162,13 +166,13 @@ fn what_was_only_in_the_way_is_looked_at_again_when_the_configuration_is_read() 
 
 #[test]
 fn vms_that_cannot_be_looked_for_are_told_once_and_hide_no_other_warning() {
-    let nowhere = || Scanner::new(Root::at("/nonexistent"), ScanOptions::default());
+    let nowhere = Scanner::new(Root::at("/nonexistent"), ScanOptions::default());
     let config = Config::default();
-    let mut dispatch = Dispatch::begin(&config, &topology(), None).unwrap();
+    let mut dispatch = Dispatch::begin(&config, &observer(), None).unwrap();
     let before = BTreeSet::from(["there is no process 7".to_owned()]);
     dispatch.warn(before.clone());
     dispatch.said.clear();
-    dispatch.scanner = nowhere();
+    dispatch.scanner = Rc::new(RefCell::new(nowhere));
     assert!(dispatch.scan().is_none() && dispatch.scan().is_none());
     let said = std::mem::take(&mut dispatch.said);
     assert!(said.len() == 1 && said[0].contains("cannot look for VMs: "), "{said:?}");
@@ -179,21 +183,21 @@ fn vms_that_cannot_be_looked_for_are_told_once_and_hide_no_other_warning() {
 }
 
 /// Two VMs of a made host, the second run by an ordinary user.
-fn with_untrusted_vm(dir: &Path) -> Scanner {
+fn with_untrusted_vm(dir: &Path) -> SharedScanner {
     let mut made = MadeHost::new(HostSpec::new(1, 4));
     for name in ["ours", "theirs"] {
         made.push(VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64)));
     }
     made.write(dir).unwrap();
     made.give_to_user(dir, 1, (4321, "/user.slice/user-4321.slice")).unwrap();
-    Scanner::new(Root::at(dir), ScanOptions::default())
+    Rc::new(RefCell::new(Scanner::new(Root::at(dir), ScanOptions::default())))
 }
 
 #[test]
 fn cookies_of_untrusted_vms_keep_the_scheduler_out_too() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut scanner = with_untrusted_vm(dir.path());
-    let (scan, threads) = trusted(&mut scanner, &Trust::default()).unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
+    let scanner = with_untrusted_vm(dir.path());
+    let (scan, threads) = trusted(&scanner, &Trust::default()).unwrap();
     let names: Vec<&str> = scan.vms.iter().map(|vm| vm.name.as_str()).collect();
     assert_eq!(names, ["ours"], "the table of VMs has those of trusted users alone");
     let looked_at: Vec<&str> = threads.of_vms().map(|(name, _)| name).collect();

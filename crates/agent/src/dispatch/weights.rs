@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn the_group_of_a_path_is_the_nearest_with_a_weight() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let root = Root::at(dir.path());
         let at = |path: &str| dir.path().join("sys/fs/cgroup").join(path);
         std::fs::create_dir_all(at("machine.slice/a.scope/libvirt/vcpu0")).unwrap();

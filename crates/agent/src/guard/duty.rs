@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn nothing_is_restored_where_nothing_was_changed() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let nothing = |state: &StateDir| {
             let done = duty(state, Duration::ZERO).fulfil(|| panic!("there is no need for a lock"));
             assert!(done.unwrap().is_none());
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn monitor_of_damon_is_put_back_without_a_journal_once_its_run_is_gone() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let state = StateDir::at(dir.path().join("s"));
         let record = |pid: u32, start: u64| {
             let boot = instep_host::apply::Instance::this().unwrap().boot_id;

@@ -5,7 +5,7 @@ use instep_host::apply::{Journal, StateDir};
 
 /// A folder with a journal of nothing that is held as told.
 pub(super) fn left_by(holder: &str) -> (tempfile::TempDir, StateDir) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     let text = format!(
         r#"{{"schema":"{SCHEMA}","boot_id":"{}","holder":{holder},"threads":[]}}"#,

@@ -13,7 +13,7 @@ pub(crate) use live::LiveHost;
 pub(crate) use wanted::Wanted;
 
 use crate::config::MemoryConfig;
-use crate::observe::{Observation, facts_of};
+use crate::observe::Observation;
 use crate::record::MemoryRecord;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::NodeSet;
@@ -205,8 +205,7 @@ impl Homes {
         let wanted = Wanted::by(decision, &observation.snapshot.topology);
         self.passes.retain(|(id, guest_node), pass| {
             let Some(vm) = observation.snapshot.vm(*id) else { return false };
-            start_of(observation, vm) == Some(pass.pid_start)
-                && wanted.is_on(&pass.to, vm, *guest_node)
+            vm.start_ticks == pass.pid_start && wanted.is_on(&pass.to, vm, *guest_node)
         });
     }
 
@@ -268,7 +267,7 @@ impl Homes {
         let home = topology.kernel_nodes(&to);
         mapped.retain(|range| range.remote(&home.or(stays)).0 > 0);
         let mut homecoming = Homecoming::leaving(stays, vm.id.0, home, mapped);
-        let pid_start = start_of(observation, vm).unwrap_or(0);
+        let pid_start = vm.start_ticks;
         if limits.is_ranked(homecoming.remote()) {
             match self.used_of(host, (vm.id, pid_start), enough) {
                 Ok(Some(regions)) => homecoming.rank(regions),
@@ -320,10 +319,6 @@ impl Homes {
         };
         self.read.insert((vm, read)).1.of(node)
     }
-}
-
-fn start_of(observation: &Observation, vm: &Vm) -> Option<u64> {
-    facts_of(&observation.scan, vm).map(|facts| facts.start_ticks)
 }
 
 impl Pass {

@@ -143,7 +143,7 @@ fn observed(vms: &[&str]) -> Observation {
 }
 
 fn observed_on(spec: HostSpec, vms: &[&str]) -> Observation {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let mut made = MadeHost::new(spec);
     for name in vms {
         made.push(VmSpec::new(name, Vmm::QemuKvm, 2, NodeId(0), Bytes(MEMORY)));

@@ -14,15 +14,15 @@ pub(super) const OF_VMS: [Family<VmMetrics>; 9] = [
         Some(seconds(vm.run))
     }),
     (
-        "instep_vm_delay_seconds_total",
+        "instep_vm_steal_seconds_total",
         Counter,
         "Time in which vCPUs of the VM were runnable and others ran (steal).",
-        |vm| Some(seconds(vm.delay)),
+        |vm| Some(seconds(vm.steal)),
     ),
     (
         "instep_vm_throttled_seconds_total",
         Counter,
-        "Time in which a CPU quota stopped vCPUs of the VM; no delay.",
+        "Time in which a CPU quota stopped vCPUs of the VM; it is no steal.",
         |vm| Some(seconds(vm.throttled)),
     ),
     (
@@ -113,6 +113,6 @@ pub(super) const OF_SCHEDULER: [Family<VmInForce>; 12] = [
         Some(vm.gang_cpus.into())
     }),
     ("instep_vm_share_cpus", Gauge, "CPUs that the VM is entitled to.", |vm| {
-        Some(f64::from(vm.share_milli_cpus) / 1000.0)
+        Some(f64::from(vm.share_milli) / 1000.0)
     }),
 ];

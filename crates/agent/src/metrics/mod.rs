@@ -10,7 +10,7 @@ mod file;
 mod scheduler;
 
 use crate::dispatch::in_force::InForce;
-use crate::observe::{Observation, VmKey, facts_of};
+use crate::observe::{Observation, VmKey};
 use crate::record::Record;
 use exposition::Kind::{Counter, Gauge};
 use exposition::{Page, cut};
@@ -75,7 +75,7 @@ struct VmMetrics {
     name: String,
     uuid: String,
     run: Nanos,
-    delay: Nanos,
+    steal: Nanos,
     throttled: Nanos,
     changes: u64,
     moved: Bytes,
@@ -111,10 +111,9 @@ impl Metrics {
         };
         let mut before = std::mem::take(&mut self.vms);
         for vm in snapshot.vms.iter().take(MOST_VMS) {
-            let Some(facts) = facts_of(scan, vm) else { continue };
-            let key = VmKey::of(facts);
+            let key = VmKey::from(vm);
             let mut its = before.remove(&key).unwrap_or_default();
-            its.uuid = facts.uuid.clone().unwrap_or_default();
+            its.uuid = vm.uuid.clone().unwrap_or_default();
             its.note(snapshot, vm, record);
             self.vms.insert(key, its);
         }
@@ -281,7 +280,7 @@ impl VmMetrics {
         self.name.clone_from(&vm.name);
         let add = |sum: &mut Nanos, more: Nanos| sum.0 = sum.0.saturating_add(more.0);
         add(&mut self.run, vm.busy());
-        add(&mut self.delay, vm.steal());
+        add(&mut self.steal, vm.steal());
         add(&mut self.throttled, vm.throttled);
         self.changes += done(record).filter(|action| action.action.vm() == vm.name).count() as u64;
         let moved = record.memory.iter().filter(|memory| memory.vm == vm.name);

@@ -60,7 +60,7 @@ fn scheduler_has_samples_only_while_it_is_in_force() {
     in_force.counters.insert("slots".to_owned(), 9);
     let seen = VmInForce { name: "web".to_owned(), gang_cpus: 4, ..VmInForce::default() };
     in_force.vms.push(seen);
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let path = dir.path().join("a.prom");
     let mut metrics = metrics([vm("web", "")]);
     for failures in [2, 0, 1] {

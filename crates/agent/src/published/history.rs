@@ -9,7 +9,7 @@
 //! What it holds was decided elsewhere; here is only kept and cut.
 
 use crate::metrics::{MOST_VMS, locality};
-use crate::observe::{Observation, facts_of};
+use crate::observe::Observation;
 use crate::record::{DONE, Record};
 use crate::state_file;
 use crate::view::ActionView;
@@ -65,7 +65,7 @@ struct Series {
     samples: Vec<Option<Sample>>,
 }
 
-/// A minute of a VM in thousandths: of a CPU what it used, its delay and what it was throttled, then co-run and
+/// A minute of a VM in thousandths: of a CPU what it used, its steal and what it was throttled, then co-run and
 /// locality, where they are known.
 type Sample = (u64, u64, u64, Option<u64>, Option<u64>);
 
@@ -147,8 +147,7 @@ impl History {
             record.vms.iter().map(|vm| (vm.name, vm.home_nodes.iter().collect())).collect();
         let mut uuids = BTreeMap::new();
         for vm in observation.snapshot.vms.iter().take(MOST_VMS) {
-            let facts = facts_of(&observation.scan, vm);
-            let uuid = facts.and_then(|facts| facts.uuid.as_deref()).unwrap_or("");
+            let uuid = vm.uuid.as_deref().unwrap_or("");
             let home = homes.get(vm.name.as_str()).map_or(&[][..], Vec::as_slice);
             let sample: Sample = (
                 vm.busy().milli_of(window).0,
@@ -363,7 +362,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let file = dir.path().join("a.json");
         let mut history = History::empty(HOUR);
         assert_eq!(History::hour(&file), history);

@@ -6,7 +6,7 @@
 
 use crate::dispatch::in_force::InForce;
 use crate::metrics::{MOST_VMS, locality};
-use crate::observe::{Observation, facts_of};
+use crate::observe::Observation;
 use crate::published::RunState;
 use crate::record::{ActionRecord, DONE, LeftAloneRecord, Record};
 use crate::view::{ActionView, ConflictView, VerdictView};
@@ -58,7 +58,7 @@ struct PublishedVm<'a> {
     uuid: Option<&'a str>,
     pid: VmId,
     used_milli: Milli,
-    delay_milli: Milli,
+    steal_milli: Milli,
     throttled_milli: Milli,
     quota_milli: Option<Milli>,
     /// In thousandths, in the cycle; null where it is not known.
@@ -80,7 +80,7 @@ struct PublishedVcpu<'a> {
     /// Where it ran last.
     cpu: Option<CpuId>,
     used_milli: Milli,
-    delay_milli: Milli,
+    steal_milli: Milli,
     /// CPUs that it may use now, after the cycle.
     cpus: String,
     /// What it might use before Instep; null where that is the same.
@@ -107,9 +107,8 @@ impl<'a> PublishedHost<'a> {
         let vm = |vm: &'a Vm| {
             let actions = actions.get(vm.name.as_str()).map_or(&[][..], Vec::as_slice);
             let verdict = verdicts.get(vm.name.as_str()).copied();
-            let uuid = facts_of(&observation.scan, vm).and_then(|facts| facts.uuid.as_deref());
             let co_run = co_run.get(vm.name.as_str()).copied();
-            published_vm((vm, uuid, co_run), snapshot.window, verdict, actions)
+            published_vm((vm, co_run), snapshot.window, verdict, actions)
         };
         Self {
             schema: "instep.host/1",
@@ -146,7 +145,7 @@ fn nodes(snapshot: &Snapshot) -> Vec<PublishedNode> {
 }
 
 fn published_vm<'a>(
-    (vm, uuid, co_run): (&'a Vm, Option<&'a str>, Option<u64>),
+    (vm, co_run): (&'a Vm, Option<u64>),
     window: Nanos,
     verdict: Option<&'a VerdictView<'a>>,
     actions: &[&'a ActionRecord<'a>],
@@ -155,10 +154,10 @@ fn published_vm<'a>(
         verdict.map(|it| it.home_nodes.iter().collect()).unwrap_or_default();
     PublishedVm {
         name: &vm.name,
-        uuid,
+        uuid: vm.uuid.as_deref(),
         pid: vm.id,
         used_milli: vm.busy().milli_of(window),
-        delay_milli: vm.steal().milli_of(window),
+        steal_milli: vm.steal().milli_of(window),
         throttled_milli: vm.throttled.milli_of(window),
         quota_milli: vm.quota,
         co_run_milli: co_run,
@@ -192,7 +191,7 @@ fn published_vcpu<'a>(
         tid: vcpu.tid,
         cpu: vcpu.cpu,
         used_milli: vcpu.busy.milli_of(window),
-        delay_milli: vcpu.steal.milli_of(window),
+        steal_milli: vcpu.steal.milli_of(window),
         cpus: now.to_string(),
         was: (vcpu.initial != *now).then(|| vcpu.initial.to_string()),
         planned,

@@ -243,7 +243,7 @@ mod tests {
             apart_ns,
             ..Default::default()
         };
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let (mut keeper, _) = keeper(dir.path(), &dir.path().join("h"));
         let mut ask = |vms| keeper.take_co_run(Some(&InForce { vms, ..InForce::default() }));
         assert_eq!(ask(vec![vm(30, 10)]).get("a"), Some(&750));
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn moments_are_apart_unless_something_was_changed() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let (mut keeper, _) = keeper(dir.path(), &dir.path().join("h"));
         let change: PlacementChange =
             serde_json::from_value(serde_json::json!({"at": "", "vm": "a\u{1b}[2J",
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn history_that_cannot_be_written_is_told_once_and_when_it_is_well_again() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let in_the_way = dir.path().join("h");
         std::fs::write(&in_the_way, "a file where the directory should be").unwrap();
         let (mut keeper, mut heard) = keeper(dir.path(), &in_the_way);

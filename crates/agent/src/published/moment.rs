@@ -73,7 +73,7 @@ pub struct MomentVm {
     /// In CPUs.
     pub used_milli: Milli,
     /// In CPUs.
-    pub delay_milli: Milli,
+    pub steal_milli: Milli,
     /// In CPUs.
     pub throttled_milli: Milli,
     /// CPUs that it may use; `None` without a quota.
@@ -104,7 +104,7 @@ pub struct MomentVcpu {
     /// In CPUs.
     pub used_milli: Milli,
     /// In CPUs.
-    pub delay_milli: Milli,
+    pub steal_milli: Milli,
     /// CPUs that it may use.
     pub cpus: String,
 }

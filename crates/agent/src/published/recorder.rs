@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn day_has_room_however_large_moments_are() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let recorder = Recorder::start(dir.path(), 64 << 20).unwrap();
         assert_eq!(recorder.spacing(), Duration::ZERO, "nothing is known yet");
         let spacing_of = |mean: u64| {
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn day_beyond_its_part_is_not_written() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut recorder = Recorder::start(dir.path(), 16 << 20).unwrap();
         recorder.offer_day(vec![b'1'; 100]);
         recorder.offer_day(vec![b'2'; (8 << 20) + 1]);

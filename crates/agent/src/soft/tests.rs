@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::config::dispatch::DispatchConfig;
-use crate::observe::Observer;
+use crate::observe::{Observer, thread_key};
 use instep_core::idset::NodeSet;
 use instep_core::units::{Bytes, CpuId, Milli, Nanos};
 use instep_host::Root;
 use instep_host::apply::journal::Entry;
-use instep_host::apply::{Journal, ThreadKey, ThreadKind};
+use instep_host::apply::{Journal, ThreadKind};
 use instep_host::discover::ScanOptions;
 use instep_madehost::{HostSpec, MadeHost, VcpuSpec, VmSpec, Vmm};
 
@@ -34,7 +34,7 @@ struct Cycle {
 
 impl Run {
     fn of(vms: Vec<VmSpec>) -> Self {
-        let dir = tempfile::tempdir_in(instep_madehost::scratch()).unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         made.noise = false;
         vms.into_iter().for_each(|vm| _ = made.push(vm));
@@ -65,24 +65,21 @@ impl Run {
 
     fn carry_out(&mut self, seen: &Observation, action: &Action) {
         let vm = seen.snapshot.vm(action.vm()).unwrap();
-        let facts = facts_of(&seen.scan, vm).unwrap();
         let made = self.made.vms.iter_mut().find(|made| made.pid == vm.id.0).unwrap();
-        let (kind, tid, tid_start, found, cpus) = match action {
+        let (kind, thread, found, cpus) = match action {
             Action::SetVcpuAffinity { vcpu, tid, cpus, .. } => {
                 made.vcpus[*vcpu as usize].affinity = Some(cpus.clone());
-                let start = facts.vcpus.iter().find(|v| v.tid == *tid).unwrap().start_ticks;
-                let now = &vm.vcpus[*vcpu as usize].allowed;
-                (ThreadKind::Vcpu(*vcpu), *tid, start, now, cpus)
+                let one = &vm.vcpus[*vcpu as usize];
+                (ThreadKind::Vcpu(*vcpu), thread_key(vm, *tid, one.start_ticks), &one.allowed, cpus)
             }
             Action::SetEmulatorAffinity { tid, cpus, .. } => {
                 made.emulator_affinity = Some(cpus.clone());
-                let start = facts.emulators.iter().find(|e| e.tid == *tid).unwrap().start_ticks;
-                let now = &vm.emulators.iter().find(|e| e.tid == *tid).unwrap().allowed;
-                (ThreadKind::Emulator, *tid, start, now, cpus)
+                let one = vm.emulators.iter().find(|one| one.tid == *tid).unwrap();
+                (ThreadKind::Emulator, thread_key(vm, *tid, one.start_ticks), &one.allowed, cpus)
             }
             Action::SetSoftAffinity { .. } | Action::MoveMemory { .. } => return,
         };
-        let thread = ThreadKey { pid: vm.id.0, pid_start: facts.start_ticks, tid, tid_start };
+        let tid = thread.tid;
         let empty = CpuSet::new;
         let entry = self.journal.entries.entry((vm.id.0, tid)).or_insert_with(|| Entry {
             vm: vm.name.clone(),

@@ -28,7 +28,7 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
-        let dir = tempfile::tempdir_in(instep_madehost::scratch()).unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         for (name, vmm) in [("web", Vmm::Libvirt), ("db", Vmm::Proxmox)] {
             let vm = VmSpec::new(name, vmm, 2, NodeId(1), Bytes::from_mib(64));
@@ -81,7 +81,7 @@ fn config(text: &str) -> Config {
 /// What the kernel scheduler is told of this VM, whose home is node 1.
 fn entry(observation: &Observation, name: &str, config: &Config) -> VmEntry {
     let scan = &observation.scan;
-    let homes = scan.vms.iter().map(|vm| (VmKey::of(vm), NodeId(1))).collect();
+    let homes = scan.vms.iter().map(|vm| (VmKey::from(vm), NodeId(1))).collect();
     let entries = table::entries(&scan.vms, &homes, &config.dispatch).0;
     entries.into_iter().find(|entry| entry.name == name).unwrap()
 }

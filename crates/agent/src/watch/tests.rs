@@ -93,7 +93,7 @@ pub(crate) fn looks_always(watch: &mut Watch<Fake>) {
 
 /// Two busy VMs, `a` on node 1 and `b` on node 0 of two, which nobody bound.
 pub(crate) fn observed() -> (Observer, Observation) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let mut made = MadeHost::new(HostSpec::new(2, 4));
     made.noise = false;
     for (name, node) in [("a", 1), ("b", 0)] {
@@ -109,7 +109,7 @@ pub(crate) fn observed() -> (Observer, Observation) {
 /// A cycle that is carried out; how many vCPUs were bound, and which homes were told.
 fn cycle(watch: &mut Watch<Fake>, observation: &Observation) -> (usize, Vec<bool>) {
     let mut decided = watch.decide(observation, (&Config::default(), 1));
-    let keys = observation.scan.vms.iter().map(VmKey::of);
+    let keys = observation.scan.vms.iter().map(VmKey::from);
     let homes = keys.zip([1, 0].map(NodeId)).collect();
     watch.tell(homes, (decided.soft, &mut decided.told), &mut Counting::default());
     let bound = |action: &&Action| matches!(action, Action::SetVcpuAffinity { .. });
@@ -156,9 +156,9 @@ fn looks_without_a_run_take_it_out_of_steal_by_its_last_rate() {
     let a = vms.iter().position(|vm| vm.name == "a").unwrap();
     vms[a].vcpus[1].steal = Nanos(900);
     let was = vms.clone();
-    let told = |tid, held_milli_cpus| {
+    let told = |tid, held_milli| {
         let vcpus = vec![VcpuInForce { tid, waits: WaitsInForce::default() }];
-        vec![VmInForce { held_milli_cpus, vcpus, ..VmInForce::default() }]
+        vec![VmInForce { held_milli, vcpus, ..VmInForce::default() }]
     };
     let first = vms[a].vcpus[0].tid;
     take_held(vms, Nanos(1000), &told(Tid(1), 300));

@@ -122,7 +122,7 @@ mod tests {
         let mut memory = Memory::new();
         let full = observe_domains(&source, Depth::Full, &Known::default(), &mut memory).unwrap();
         assert!(full.snapshot.vms.iter().all(|vm| vm.memory_total().0 > 0));
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         fs::create_dir(dir.path().join("xen")).unwrap();
         for entry in fs::read_dir(data.join("four-nodes/partial/xen")).unwrap() {
             let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).unwrap();

@@ -84,11 +84,11 @@ impl Group {
                 let Some(Slice { weight, quota }) = settings.filter(|_| at == 0) else { continue };
                 if roots.len() == 1 {
                     write(dir.join("cpu.weight"), weight.to_string())?;
-                    let limit = quota.map_or("max".to_owned(), |quota| (quota * 1000).to_string());
+                    let limit = quota.map_or("max".to_owned(), |quota| quota.micros().to_string());
                     write(dir.join("cpu.max"), format!("{limit} 100000"))?;
                 } else {
                     write(dir.join("cpu.shares"), shares(weight).to_string())?;
-                    let limit = quota.map_or(-1, |quota| i64::from(quota) * 1000);
+                    let limit = quota.map_or(-1, |quota| i64::from(quota.micros()));
                     write(dir.join("cpu.cfs_quota_us"), limit.to_string())?;
                 }
             }

@@ -171,10 +171,13 @@ fn vm_to_start(snapshot: &Snapshot, id: VmId, vcpus: u32) -> Vm {
     let busy = Nanos(snapshot.window.0 / 1000 * DEMAND);
     let vcpu = |index| {
         let (allowed, initial) = (all.clone(), all.clone());
-        Vcpu { index, tid: Tid(0), cpu: None, allowed, initial, busy, steal: Nanos(0) }
+        let (tid, start_ticks, cpu, steal) = (Tid(0), 0, None, Nanos(0));
+        Vcpu { index, tid, start_ticks, cpu, allowed, initial, busy, steal }
     };
     Vm {
         id,
+        start_ticks: 0,
+        uuid: None,
         name: String::new(),
         vcpus: (0..vcpus).map(vcpu).collect(),
         emulators: Vec::new(),

@@ -11,7 +11,7 @@ use instep_xen::scan::{Depth, scan};
 /// Copies this host.
 pub(super) fn command(args: &CollectArgs, source: &Source) -> anyhow::Result<Outcome> {
     let (before, _) = take(source, false)?;
-    std::thread::sleep(args.interval);
+    std::thread::sleep(args.window);
     let (after, warnings) = take(source, true)?;
     let copies: [(&str, &CopiedFiles); 2] = [("before", &before), ("after", &after)];
     let files = write(&args.dir, &copies)?;

@@ -22,7 +22,7 @@ pub(crate) fn command(args: RunArgs, events: Option<Events>) -> anyhow::Result<O
         let mut config = config_from(&args.policy, args.interval, args.window)?;
         config.memory.home &= !args.no_memory;
         config.dispatch.mode = args.dispatch.unwrap_or(config.dispatch.mode);
-        config.dispatch.despite_cookies |= args.dispatch_with_cookies;
+        config.dispatch.despite_cookies |= args.despite_cookies;
         config.dispatch.process.extend(args.process_vms.iter().cloned());
         if let Some(file) = &args.metrics {
             config.metrics.file.clone_from(file);

@@ -191,7 +191,7 @@ fn vm_line(vm: &VmInForce) -> String {
             format!("gang of {} vCPUs on {}", vm.gang_vcpus, Count::of(cpus as usize, "CPU"))
         }
     };
-    let share = format!("entitled to {:.1} CPUs", f64::from(vm.share_milli_cpus) / 1000.0);
+    let share = format!("entitled to {:.1} CPUs", f64::from(vm.share_milli) / 1000.0);
     let lag = match vm.lag_ns / 1_000_000 {
         0 => "on its domain's clock".to_owned(),
         ms @ 1.. => format!("{ms}ms behind its domain's clock"),
@@ -234,7 +234,7 @@ mod tests {
             gang_vcpus: 4,
             gang_cpus: 2,
             domain: Some(0),
-            share_milli_cpus: 1500,
+            share_milli: 1500,
             lag_ns: -7_000_000,
             waits: WaitsInForce { count: 9, p50_us: 1, p99_us: 2047, longest_us: 3000 },
             found: Some("gang of 4 vCPUs formed".into()),

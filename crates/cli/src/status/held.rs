@@ -3,7 +3,6 @@
 
 use crate::observe::Observed;
 use crate::text::plural;
-use instep_agent::observe::facts_of;
 use instep_agent::published::{RunState, running};
 use instep_core::idset::CpuSet;
 use instep_core::snapshot::{Vcpu, Vm};
@@ -83,11 +82,10 @@ pub(super) fn placed(observed: &Observed, vm: &Vm) -> Option<PlacedJson> {
 
 /// When the first of its vCPUs was touched.
 fn since(observed: &Observed, journal: &Journal, vm: &Vm) -> Option<String> {
-    let facts = facts_of(&observed.scan, vm)?;
-    let process = (facts.pid, Tid(0))..=(facts.pid, Tid(u32::MAX));
+    let process = (vm.id.0, Tid(0))..=(vm.id.0, Tid(u32::MAX));
     let entries = journal.entries.range(process).map(|(_, entry)| entry);
     let is_vcpu = |entry: &&Entry| {
-        entry.thread.pid_start == facts.start_ticks && matches!(entry.kind, ThreadKind::Vcpu(_))
+        entry.thread.pid_start == vm.start_ticks && matches!(entry.kind, ThreadKind::Vcpu(_))
     };
     let first = entries.filter(is_vcpu).map(|entry| entry.since).min()?;
     let boot = observed.scan.boot?;

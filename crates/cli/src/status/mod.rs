@@ -101,7 +101,7 @@ struct VcpuJson<'a> {
     /// What it prefers of what it may use, its soft affinity; null but on Xen.
     prefers: Option<&'a CpuSet>,
     /// Fraction of the window in which it ran.
-    utilisation: f64,
+    used: f64,
     /// Fraction of the window in which it was runnable and did not run.
     steal: f64,
 }
@@ -267,10 +267,7 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
         id: &vm.name,
         name: &vm.name,
         pid: vm.id,
-        uuid: match domain {
-            Some(domain) => Some(&domain.key.uuid),
-            None => facts.and_then(|facts| facts.uuid.as_deref()),
-        },
+        uuid: vm.uuid.as_deref(),
         vmm: match domain {
             Some(domain) => domain.kind.as_ref().map(|kind| format!("xen-{kind}")),
             None => facts.map(|facts| facts.vmm.to_string()),
@@ -293,7 +290,7 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
                 allowed: &vcpu.allowed,
                 was: held::was(vcpu),
                 prefers: vm.soft.as_ref().and_then(|soft| soft.vcpus.get(&vcpu.index)),
-                utilisation: fraction(vcpu.busy, snapshot.window),
+                used: fraction(vcpu.busy, snapshot.window),
                 steal: fraction(vcpu.steal, snapshot.window),
             })
             .collect(),

@@ -125,7 +125,7 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         memory(vm),
     );
     text.push_str(&indented(&wrapped(&load, width - 2), 2));
-    if let Some(uuid) = facts.and_then(|facts| facts.uuid.as_ref()) {
+    if let Some(uuid) = &vm.uuid {
         text.push_str(&indented(&wrapped(&format!("UUID {uuid}"), width - 2), 2));
     }
     text.push_str(&placed_line(observed, vm, width));

@@ -130,7 +130,7 @@ impl Frame {
         let PublishedCycle { at_ms, changes, host } = moment;
         let mut on: BTreeMap<CpuId, Vec<usize>> = BTreeMap::new();
         for (place, vm) in host.vms.iter().enumerate() {
-            let demand = |vcpu: &MomentVcpu| vcpu.used_milli.0.saturating_add(vcpu.delay_milli.0);
+            let demand = |vcpu: &MomentVcpu| vcpu.used_milli.0.saturating_add(vcpu.steal_milli.0);
             for vcpu in vm.vcpus.iter().filter(|vcpu| demand(vcpu) >= BUSY) {
                 if let Some(cpu) = vcpu.cpu {
                     on.entry(cpu).or_default().push(place);
@@ -235,7 +235,7 @@ fn past_row(vm: MomentVm, node_of: &BTreeMap<CpuId, NodeId>) -> VmRow {
             cpu: vcpu.cpu,
             node: vcpu.cpu.and_then(|cpu| node_of.get(&cpu)).copied(),
             used: vcpu.used_milli,
-            steal: vcpu.delay_milli,
+            steal: vcpu.steal_milli,
             blocks: None,
             allowed: vcpu.cpus,
         })
@@ -244,7 +244,7 @@ fn past_row(vm: MomentVm, node_of: &BTreeMap<CpuId, NodeId>) -> VmRow {
         id: vm.pid,
         name: vm.name,
         used: vm.used_milli,
-        steal: vm.delay_milli,
+        steal: vm.steal_milli,
         throttled: (vm.quota_milli.is_some() || vm.throttled_milli.0 > 0)
             .then_some(vm.throttled_milli),
         locality: locality(&vm.memory_bytes_by_node, &vcpus),

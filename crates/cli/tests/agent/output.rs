@@ -1,6 +1,7 @@
 //! Readers that do not read, full disks, rotated logs: none of them undoes a placement.
 
 use super::vm::{Vm, wait_for};
+use instep_madehost::skip;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::Signal;
 use std::fs;
@@ -21,6 +22,9 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 
 #[test]
 fn pipe_nobody_reads_delays_neither_cycles_nor_restoring() {
+    if !skip::may_take_long() {
+        return;
+    }
     let Some(vm) = Vm::start("unread") else { return };
     let (reader, writer) = full_pipe();
     let mut run = vm.placed_by(vm.mending(&["--json"]).stdout(Stdio::from(writer)));
@@ -42,6 +46,9 @@ fn pipe_nobody_reads_delays_neither_cycles_nor_restoring() {
 
 #[test]
 fn messages_nobody_reads_delay_neither_cycles_nor_restoring() {
+    if !skip::may_take_long() {
+        return;
+    }
     let Some(vm) = Vm::start("unheard") else { return };
     let (reader, writer) = full_pipe();
     let errors = writer.try_clone().unwrap();

@@ -59,7 +59,7 @@ fn found(trace: &Path, options: &[&str]) -> Vec<(String, Vec<u64>)> {
 
 #[test]
 fn copies_of_proc_tell_names_and_threads_of_vms() {
-    let (host, root) = (host(), tempfile::tempdir().unwrap());
+    let (host, root) = (host(), instep_madehost::scratch_dir().unwrap());
     host.write(root.path()).unwrap();
     let threads = threads(&host);
     let (_dir, path) = made("trace.dat", &trace(&threads));
@@ -84,7 +84,7 @@ fn copies_of_proc_tell_names_and_threads_of_vms() {
 fn vms_that_share_a_name_are_told_apart_by_their_processes() {
     let mut host = host();
     host.push(VmSpec::new("db", Vmm::QemuKvm, 1, NodeId(0), Bytes(64 << 20)));
-    let root = tempfile::tempdir().unwrap();
+    let root = instep_madehost::scratch_dir().unwrap();
     host.write(root.path()).unwrap();
     let (_dir, path) = made("trace.dat", &trace(&threads(&host)));
     let named = found(&path, &["--facts", root.path().to_str().unwrap()]);
@@ -96,7 +96,7 @@ fn vms_that_share_a_name_are_told_apart_by_their_processes() {
 #[test]
 fn a_folder_without_vms_is_refused() {
     let (_dir, path) = made("trace.dat", &trace(&threads(&host())));
-    let empty = tempfile::tempdir().unwrap();
+    let empty = instep_madehost::scratch_dir().unwrap();
     let empty = empty.path().to_str().unwrap();
     let wanted = "a folder with a copy of /proc/PID per VM is wanted";
     for dir in ["/no/such/folder", empty] {

@@ -61,7 +61,7 @@ fn three_vms_are_named_and_lose_time_to_the_one_that_computes() {
 #[test]
 fn drawn_gang_is_of_its_recordings() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let of = |name: &str| {
         let file = docs.join(format!("recordings/gang-{name}.instep"));
         let drawn = dir.path().join(name);

@@ -61,7 +61,7 @@ fn a_threshold_that_is_passed_between_two_events_counts_from_then_on() {
 
 #[test]
 fn a_finding_without_a_time_has_none_beside_it() {
-    let host = tempfile::tempdir().unwrap();
+    let host = instep_madehost::scratch_dir().unwrap();
     MadeHost::new(HostSpec::new(2, 1)).write(host.path()).unwrap();
     let root = host.path().to_str().unwrap();
     let topology = instep(&["topology", "--json", "--root", root]).expect(0).stdout;

@@ -106,7 +106,7 @@ fn wrong_questions_for_advice_are_refused() {
 
 #[test]
 fn numad_answers_with_nodes_and_refuses_what_it_does_not_do() {
-    let dir = tempfile::tempdir_in(scratch()).unwrap();
+    let dir = scratch_dir().unwrap();
     let numad = dir.path().join("numad");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_instep"), &numad).unwrap();
     let run = |args: &[&str]| Command::new(&numad).args(args).output().unwrap();

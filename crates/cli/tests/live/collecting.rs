@@ -87,7 +87,7 @@ fn copy_tells_of_a_vm_what_its_host_does_without_secrets() {
     affinity::bind(u32::try_from(tid).unwrap(), first_cpu()).unwrap();
     let live = qemu.status(&["--window", "100ms"]);
     let dir = stage.file("copy");
-    let collect = ["collect", dir.to_str().unwrap(), "--interval", "200ms"];
+    let collect = ["collect", dir.to_str().unwrap(), "--window", "200ms"];
     let said = instep(&collect).expect(0).stdout;
     assert!(
         said.contains("Copied ") && said.contains("Read it with: instep plan --root"),
@@ -129,7 +129,7 @@ fn without_privilege_it_is_told_how_many_vms_were_not_read_whole() {
     instep_madehost::program(&program, &fs::read(env!("CARGO_BIN_EXE_instep")).unwrap());
     chown(dir.path(), Some(USER), Some(USER)).unwrap();
     let mut command = binary(&program);
-    command.args(["collect", "--interval", "10ms"]).arg(&copy).uid(USER).gid(USER).current_dir("/");
+    command.args(["collect", "--window", "10ms"]).arg(&copy).uid(USER).gid(USER).current_dir("/");
     let ran = Started::new(&mut command).end().expect(0);
     let said = ran.says(&["could not be read completely", "CAP_SYS_PTRACE"]).stdout;
     assert!(said.contains("Copied "), "{said}");
@@ -142,7 +142,7 @@ fn folder_that_cannot_take_the_copies_is_refused_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "mine").unwrap();
-    let collect = |place: &Path| instep(&["collect", place.to_str().unwrap(), "--interval", "1h"]);
+    let collect = |place: &Path| instep(&["collect", place.to_str().unwrap(), "--window", "1h"]);
     collect(dir.path()).expect(2).says(&["is not empty", "name an empty folder"]);
     collect(&file).expect(2).says(&["cannot copy into"]);
     collect(&dir.path().join("no/copy")).expect(2).says(&["cannot write to the folder"]);
@@ -155,7 +155,7 @@ fn nothing_is_left_when_it_is_ended_between_the_copies() {
     let dir = tempfile::tempdir().unwrap();
     let copy = dir.path().join("copy");
     let mut command = binary(env!("CARGO_BIN_EXE_instep"));
-    let started = Started::new(command.args(["collect", "--interval", "1h"]).arg(&copy));
+    let started = Started::new(command.args(["collect", "--window", "1h"]).arg(&copy));
     std::thread::sleep(Duration::from_millis(500));
     signal(&started, Signal::INT);
     assert_eq!(started.end().code, None, "ended by the signal");

@@ -386,7 +386,7 @@ fn collected_copy_holds_a_domain_s_settings_and_no_secrets() {
     let status = fs::read_to_string(status).unwrap();
     assert!(status.contains("hunter-1") && status.contains("hunter-2"), "libvirt keeps them here");
     let copy = stage.file("copy");
-    libvirt.instep(&["collect", copy.to_str().unwrap(), "--interval", "50ms"]).expect(0);
+    libvirt.instep(&["collect", copy.to_str().unwrap(), "--window", "50ms"]).expect(0);
     let root = copy.join("after").display().to_string();
     let vm = libvirt.status(&["--root", &root]);
     assert_eq!(vm["settings"], json!([setting("weight", "200"), setting("cosched", "relaxed")]));

@@ -63,7 +63,7 @@ fn loads_are_those_of_schedstat() {
         let waited = (after[index].1 - before[index].1) as f64;
         let least = 1.0 - (wall + 2.0 * TICK - ran) / shortest;
         let most = ran / shortest;
-        let used = told("utilisation");
+        let used = told("used");
         let shown = format!("{used} of {least} to {most}, {wall} around {window}");
         assert!(used >= least - 0.02 * least.abs() && used <= 1.02 * most, "{shown}");
         assert!(told("steal") <= 1.02 * waited / shortest, "{vcpu}: {waited}, {shown}");

@@ -17,7 +17,7 @@ pub(crate) struct Copies(TempDir);
 
 impl Copies {
     pub(crate) fn new() -> Self {
-        let copies = Self(tempfile::tempdir().unwrap());
+        let copies = Self(instep_madehost::scratch_dir().unwrap());
         let mut host = MadeHost::new(HostSpec::new(2, 4));
         for (name, vcpus) in [("a", 2), ("b", 8)] {
             let memory = Bytes::from_mib(512);
@@ -148,7 +148,7 @@ fn of_traces(held: &mut Held) {
 fn of_laboratory(held: &mut Held) {
     let text = "duration = \"20ms\"\nscheduler = \"cfs\"\n[host]\nmemory = \"1GiB\"\ncores = 2\n\
                 [[guest]]\nname = \"a\"\nvcpus = 2\nmemory = \"1GiB\"\nload = \"spin\"\n";
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let file = dir.path().join("a.toml");
     fs::write(&file, text).unwrap();
     let agreement = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/agreement.json");
@@ -207,12 +207,12 @@ fn of_a_run(held: &mut Held) -> Vec<&'static str> {
 
 /// What reads this host. Names of what cannot be had here.
 fn of_this_host(held: &mut Held) -> Vec<&'static str> {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let state = path("state");
     held.check(&parsed(&instep(&["topology", "--json"])));
     held.check(&parsed(&instep(&["status", "--json", "--window", "50ms", "--state-dir", &state])));
-    held.check(&parsed(&instep(&["collect", &path("copies"), "--interval", "50ms", "--json"])));
+    held.check(&parsed(&instep(&["collect", &path("copies"), "--window", "50ms", "--json"])));
     let busy = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
     held.check(&parsed(&instep(&["profile", "--json", "--", "sh", "-c", busy])));
     let file = path("recorded");

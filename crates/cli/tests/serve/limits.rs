@@ -2,6 +2,7 @@
 
 use super::server::Server;
 use super::vm::wait_for;
+use instep_madehost::skip;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -12,6 +13,9 @@ const EVENTS: &[u8] = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
 #[test]
 fn half_a_request_is_not_waited_for() {
+    if !skip::may_take_long() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&dir.path().join("state"));
     let mut half = server.connect();
@@ -67,6 +71,9 @@ fn thousand_connections_do_no_harm() {
 
 #[test]
 fn readers_of_events_are_bounded_and_make_room_when_they_go() {
+    if !skip::may_take_long() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&dir.path().join("state"));
     let status = |stream: &mut TcpStream| {
@@ -91,6 +98,9 @@ fn readers_of_events_are_bounded_and_make_room_when_they_go() {
 
 #[test]
 fn reader_that_takes_nothing_is_left() {
+    if !skip::may_take_long() {
+        return;
+    }
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     fs::create_dir(&state).unwrap();

@@ -228,12 +228,12 @@ fn large_host() -> Value {
     let vms = (0..40).map(|vm: u32| {
         let vcpus: Vec<_> = (0..16)
             .map(|index| {
-                serde_json::json!({"index": index, "cpu": vm % 8 + index, "used_milli": 900, "delay_milli": 10,
+                serde_json::json!({"index": index, "cpu": vm % 8 + index, "used_milli": 900, "steal_milli": 10,
                     "cpus": "0-7,64-71", "was": "0-127", "planned": null})
             })
             .collect();
         serde_json::json!({"name": format!("{}-{vm}", "long".repeat(20)), "uuid": null, "pid": vm, "used_milli": 9000,
-            "delay_milli": 100, "throttled_milli": 0, "quota_milli": null,
+            "steal_milli": 100, "throttled_milli": 0, "quota_milli": null,
             "memory_bytes_by_node": {"0": 1u64 << 34, "1": 1u64 << 28}, "selected": true, "home_nodes": [0],
             "why": "its memory is there; ".repeat(20), "vcpus": vcpus})
     });

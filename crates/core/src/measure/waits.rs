@@ -26,10 +26,28 @@ impl Waits {
     /// A wait of `ns` ended.
     #[inline]
     pub fn add(&mut self, ns: u64) {
-        self.counts[slot(ns)] += 1;
-        self.count += 1;
-        self.sum = self.sum.saturating_add(ns);
-        self.longest = self.longest.max(ns);
+        self.add_alike(ns, 1);
+    }
+
+    /// So many waits of `ns` ended.
+    #[inline]
+    pub fn add_alike(&mut self, ns: u64, count: u64) {
+        if count > 0 {
+            self.counts[slot(ns)] += count;
+            self.count += count;
+            self.sum = self.sum.saturating_add(ns.saturating_mul(count));
+            self.longest = self.longest.max(ns);
+        }
+    }
+
+    /// Counts the waits of another vCPU here, too.
+    pub fn merge(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.count += other.count;
+        self.sum = self.sum.saturating_add(other.sum);
+        self.longest = self.longest.max(other.longest);
     }
 
     /// Forgets all.

@@ -104,6 +104,8 @@ mod tests {
     fn vm(id: u32, remote: u64, home: u64) -> Vm {
         Vm {
             id: VmId(id),
+            start_ticks: 0,
+            uuid: None,
             name: format!("vm{id}"),
             vcpus: Vec::new(),
             emulators: Vec::new(),
@@ -182,8 +184,8 @@ mod tests {
         for (index, list) in [(0, "0-1"), (1, "2-3")] {
             let (allowed, tid) = (cpus(list), Tid(10 + index));
             let initial = allowed.clone();
-            let (cpu, busy, steal) = (None, Nanos(0), Nanos(0));
-            split.vcpus.push(Vcpu { index, tid, cpu, allowed, initial, busy, steal });
+            let (start_ticks, cpu, busy, steal) = (0, None, Nanos(0), Nanos(0));
+            split.vcpus.push(Vcpu { index, tid, start_ticks, cpu, allowed, initial, busy, steal });
             // The guest's first node is wholly at home.
             let resident = [(0, 100 - 60 * u64::from(index)), (1, 60 * u64::from(index))];
             let resident = resident.map(|(node, mib)| (NodeId(node), Bytes::from_mib(mib)));

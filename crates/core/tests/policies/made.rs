@@ -112,11 +112,14 @@ pub(crate) fn vm(host: &Snapshot, id: u32, vcpus: u32, milli: u64, mib: &[u64]) 
     let memory = host.topology.nodes().iter().zip(mib);
     Vm {
         id: VmId(id),
+        start_ticks: 0,
+        uuid: None,
         name: format!("vm{id}"),
         vcpus: (0..vcpus)
             .map(|index| Vcpu {
                 index,
                 tid: Tid(id * 1000 + index + 1),
+                start_ticks: 0,
                 cpu: None,
                 allowed: all.clone(),
                 initial: all.clone(),
@@ -126,6 +129,7 @@ pub(crate) fn vm(host: &Snapshot, id: u32, vcpus: u32, milli: u64, mib: &[u64]) 
             .collect(),
         emulators: vec![Emulator {
             tid: Tid(id * 1000),
+            start_ticks: 0,
             allowed: all.clone(),
             initial: all.clone(),
         }],

@@ -155,6 +155,7 @@ fn io_threads_share_the_home_of_their_vm() {
         let mut vm = vm(&host, id, 2, 600, &[1000, 1000]);
         let thread = |k| Emulator {
             tid: Tid(id * 1000 + 500 + k),
+            start_ticks: 0,
             allowed: all.clone(),
             initial: all.clone(),
         };

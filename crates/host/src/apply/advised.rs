@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn advice_is_kept_for_a_minute_and_damage_counts_as_none() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let state = StateDir::at(dir.path().join("state"));
         let keep = || {
             let room = AdvisedRoom::open(&state).unwrap();
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_link_in_the_place_of_the_file_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         std::os::unix::fs::symlink("/etc/passwd", dir.path().join("advised")).unwrap();
         assert!(AdvisedRoom::open(&StateDir::at(dir.path())).is_err());
     }

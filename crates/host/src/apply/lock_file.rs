@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn second_holder_is_told_the_process_of_the_first() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let path = dir.path().join("lock");
         assert_eq!(LockFile::holder_of(&path).unwrap(), None);
         let first = take(&path).unwrap();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn removed_lock_file_is_noticed() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let path = dir.path().join("lock");
         let first = take(&path).unwrap();
         assert!(first.is_in_place());
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn link_in_place_of_the_lock_file_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let path = dir.path().join("lock");
         std::os::unix::fs::symlink("/etc/hostname", &path).unwrap();
         assert!(take(&path).is_err());

@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_one_guest_node_is_one_mapping() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let process = dir.path().join("proc/5");
         std::fs::create_dir_all(&process).unwrap();
         let (a, b) = ("memory-backend-ram,id=a,size=2M", "memory-backend-ram,id=b,size=1M");

@@ -303,7 +303,7 @@ mod tests {
             let _ = applier.apply(&[change]);
             unreachable!("the system call ends the process");
         }
-        let (dir, sleeper) = (tempfile::tempdir().unwrap(), Sleeper::start());
+        let (dir, sleeper) = (instep_madehost::scratch_dir().unwrap(), Sleeper::start());
         let state = StateDir::at(dir.path().join("s"));
         let found = has(&sleeper);
         let name = "apply::restore::tests::\

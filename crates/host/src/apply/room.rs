@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn the_reserve_stays_free_and_huge_pages_count_apart() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let node = dir.path().join("sys/devices/system/node/node1");
         let pool = node.join("hugepages/hugepages-2048kB");
         std::fs::create_dir_all(&pool).unwrap();

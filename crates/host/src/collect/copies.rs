@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_lies_behind_links_of_sysfs_is_kept_where_they_lead() {
-        let host = tempfile::tempdir().unwrap();
+        let host = instep_madehost::scratch_dir().unwrap();
         let device = host.path().join("sys/devices/pci/0000:86:00.0");
         std::fs::create_dir_all(device.join("vdpa0")).unwrap();
         std::fs::create_dir_all(host.path().join("sys/bus/vdpa")).unwrap();
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn file_that_was_read_twice_says_the_same() {
-        let host = tempfile::tempdir().unwrap();
+        let host = instep_madehost::scratch_dir().unwrap();
         let path = host.path().join("stat");
         let copies = Copies::of(&Root::at(host.path()));
         for text in ["one", "two"] {

@@ -269,7 +269,7 @@ mod tests {
 
     impl Host {
         fn new(processes: impl FnOnce(&Path)) -> Self {
-            let dir = tempfile::tempdir().unwrap();
+            let dir = instep_madehost::scratch_dir().unwrap();
             fs::create_dir_all(dir.path().join("proc")).unwrap();
             processes(dir.path());
             let arrivals = Arrivals::new(Root::at(dir.path()));

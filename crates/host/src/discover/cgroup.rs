@@ -498,7 +498,7 @@ mod tests {
 
     #[test]
     fn limits_are_inherited_from_the_nearest_cgroup_that_has_them() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let base = dir.path().join("sys/fs/cgroup");
         std::fs::create_dir_all(base.join("a.slice/vm.scope")).unwrap();
         for (file, text) in [
@@ -528,7 +528,7 @@ mod tests {
 
     #[test]
     fn a_thread_may_have_a_cpuset_of_its_own() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let scope = "machine.slice/machine-qemu\\x2d1\\x2da.scope";
         let vcpu = format!("{scope}/libvirt/vcpu0");
         for (file, text) in [
@@ -550,7 +550,7 @@ mod tests {
 
     #[test]
     fn a_version_1_machine_has_its_shares_scaled() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let base = dir.path().join("sys/fs/cgroup");
         std::fs::create_dir_all(base.join("cpu/vm")).unwrap();
         std::fs::create_dir_all(base.join("cpuset/vm")).unwrap();

@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn vms_are_found_by_the_thread_that_made_them() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let kvm = dir.path().join("sys/kernel/debug/kvm");
         for (place, tid) in [("70-8/vcpu0", "71\n"), ("70-8/vcpu4", "72\n"), ("80-9/vcpu0", "x")] {
             std::fs::create_dir_all(kvm.join(place)).unwrap();

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     fn isolated(files: [&str; 2]) -> CpuSet {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         for (file, text) in FILES.into_iter().zip(files) {
             let path = dir.path().join(file);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -41,7 +41,7 @@ mod tests {
     fn cpus_are_isolated_at_boot_or_by_a_partition() {
         assert_eq!(isolated(["2-3\n", "6\n"]).to_string(), "2-3,6");
         assert!(isolated(["\n", "x"]).is_empty());
-        let none = tempfile::tempdir().unwrap();
+        let none = instep_madehost::scratch_dir().unwrap();
         assert!(isolated_cpus(&Root::at(none.path())).is_empty());
     }
 }

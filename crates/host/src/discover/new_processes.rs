@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_copy_is_listed_from_its_beginning() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         for name in ["7", "300", "12", "self", "4711"] {
             std::fs::create_dir(dir.path().join(name)).unwrap();
         }

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn files_of_version_2_come_first() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let stat = "nr_throttled 2\nthrottled_usec 7\n";
         write(dir.path(), &[("cpu.cfs_quota_us", "50000\n"), ("cpu.cfs_period_us", "100000\n")]);
         write(dir.path(), &[("cpu.stat", stat)]);
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn least_quota_of_all_levels_holds() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let (slice, scope) =
             (dir.path().join("machine.slice"), dir.path().join("machine.slice/vm"));
         write(&scope, &[("cpu.max", "150000 100000\n"), ("cpu.stat", "throttled_usec 3\n")]);
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn quotas_of_single_vcpus_add_up() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         for vcpu in ["libvirt/vcpu0", "libvirt/vcpu1"] {
             write(
                 &dir.path().join(vcpu),

@@ -350,6 +350,7 @@ fn vm(
             Vcpu {
                 index: vcpu.index,
                 tid: vcpu.tid,
+                start_ticks: vcpu.start_ticks,
                 cpu: vcpu.cpu.filter(|cpu| online.contains(*cpu)),
                 initial: allowed.clone(),
                 allowed,
@@ -363,6 +364,8 @@ fn vm(
     let (memory_bound, preferred) = memory_policy(facts, topology);
     Some(Vm {
         id: VmId(facts.pid),
+        start_ticks: facts.start_ticks,
+        uuid: facts.uuid.clone(),
         name: facts.name.clone(),
         vcpus,
         emulators: facts
@@ -370,7 +373,8 @@ fn vm(
             .iter()
             .map(|thread| {
                 let allowed = usable(&thread.allowed);
-                Emulator { tid: thread.tid, initial: allowed.clone(), allowed }
+                let (tid, start_ticks) = (thread.tid, thread.start_ticks);
+                Emulator { tid, start_ticks, initial: allowed.clone(), allowed }
             })
             .collect(),
         memory: facts.memory.as_ref().map(|m| by_node(topology, &m.by_node)).unwrap_or_default(),

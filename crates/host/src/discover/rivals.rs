@@ -34,7 +34,7 @@ pub(super) fn note((pid, comm): (u32, &str), dir: &Path, scan: &mut Scan, reader
 }
 
 /// What was told.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rivals {
     told: BTreeSet<&'static str>,
 }

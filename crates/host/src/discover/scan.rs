@@ -60,7 +60,7 @@ pub struct Scanner {
 }
 
 /// Which of those warnings were given.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Warned {
     descriptors: bool,
     memory: bool,
@@ -120,6 +120,19 @@ impl Scanner {
     /// Whether later scans read the definitions of VMs.
     pub fn read_definitions(&mut self, whether: bool) {
         self.options.definitions = whether;
+    }
+
+    /// Looks for VMs alone: for no memory, and not at what other threads waited. What [`scan`](Self::scan) warns of once is left to it.
+    ///
+    /// # Errors
+    /// As those of a scan.
+    pub fn scan_vms(&mut self) -> Result<Scan, Error> {
+        let kept = (self.options.clone(), self.warned, self.rivals.clone());
+        self.options.memory.enabled = false;
+        self.options.waits = false;
+        let scan = self.scan();
+        (self.options, self.warned, self.rivals) = kept;
+        scan
     }
 
     /// Looks at every process.

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     fn of(vector: Option<&[u64]>) -> (u64, u64) {
-        let copy = tempfile::tempdir().unwrap();
+        let copy = instep_madehost::scratch_dir().unwrap();
         if let Some(vector) = vector {
             std::fs::create_dir_all(copy.path().join("proc/self")).unwrap();
             let bytes: Vec<u8> = vector.iter().flat_map(|word| word.to_ne_bytes()).collect();

@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn threads_of_sched_idle_and_time_for_a_quota_do_not_count() {
-        let host = tempfile::tempdir().unwrap();
+        let host = instep_madehost::scratch_dir().unwrap();
         let root = Root::at(host.path());
         let write = |path: &str, text: &str| {
             let path = host.path().join(path);

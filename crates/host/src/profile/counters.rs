@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_counters_is_said_to_have_none() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let error = choose(&Root::at(dir.path())).unwrap_err().to_string();
         assert!(error.contains("no hardware counters"), "{error}");
     }

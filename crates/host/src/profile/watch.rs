@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn what_was_before_the_first_look_does_not_count_and_what_is_new_later_does() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         thread(dir.path(), 10, 1, 10, 1000, 50);
         let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Process(10));
         assert_eq!(watch.look_at(Nanos(100), true).interval, None);
@@ -363,7 +363,7 @@ mod tests {
 
     #[test]
     fn what_the_machine_did_beside_it_is_of_others() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Process(10));
         let mut look = |at: u64, machine: u64, run: u64| {
             thread(dir.path(), 10, 1, 10, run, 0);
@@ -380,7 +380,7 @@ mod tests {
 
     #[test]
     fn a_thread_of_the_same_number_begins_anew() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Process(10));
         watch.look_at(Nanos(1), true);
         thread(dir.path(), 10, 1, 10, 1000, 50);
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn children_of_children_are_family_and_others_are_not() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         for (pid, ppid) in [(5, 1), (20, 7), (8, 20), (9, 8), (30, 5), (7, 1)] {
             thread(dir.path(), pid, ppid, pid, 100, 0);
         }
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn damaged_files_are_no_threads() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         thread(dir.path(), 10, 1, 10, 1000, 50);
         fs::write(dir.path().join("proc/10/task/10/schedstat"), "1 x").unwrap();
         let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Process(10));

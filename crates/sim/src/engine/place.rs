@@ -172,6 +172,7 @@ impl Engine {
                 vcpus.push(Vcpu {
                     index: desk.task(task).index,
                     tid: Tid(task.0),
+                    start_ticks: 0,
                     cpu: Some(desk.host.ids[desk.task(task).cpu]),
                     allowed: cpus.iter().map(|cpu| desk.host.ids[cpu]).collect(),
                     initial: placer.initial[at].clone(),
@@ -186,6 +187,8 @@ impl Engine {
             let memory = placer.memory[vm].iter().zip(&desk.host.node_ids);
             vms.push(Vm {
                 id: VmId(vm as u32),
+                start_ticks: 0,
+                uuid: None,
                 name: self.names[vm].clone(),
                 vcpus,
                 emulators: Vec::new(),

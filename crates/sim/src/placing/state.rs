@@ -48,6 +48,7 @@ impl State {
         let mut vcpu = |(index, [busy, steal]): (usize, &[u64; 2])| Vcpu {
             index: index as u32,
             tid: Tid(tids.next().unwrap_or(0)),
+            start_ticks: 0,
             cpu: None,
             allowed: all.clone(),
             initial: all.clone(),
@@ -56,6 +57,8 @@ impl State {
         };
         let vm = |(at, loads): (usize, &Vec<[u64; 2]>)| Vm {
             id: VmId(at as u32),
+            start_ticks: 0,
+            uuid: None,
             name: plan.setup.vms[at].name.clone(),
             vcpus: loads.iter().enumerate().map(&mut vcpu).collect(),
             emulators: Vec::new(),

@@ -33,7 +33,7 @@ fn initial_of(journal: &Journal, key: &ThreadKey, present: &CpuSet, online: &Cpu
 }
 
 fn applier() -> (tempfile::TempDir, Applier) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
     (dir, Applier::open(lock).unwrap())
 }
@@ -130,7 +130,7 @@ fn a_thread_that_takes_the_id_while_the_journal_is_written_is_not_touched() {
             Ok(())
         }
     }
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     std::fs::create_dir_all(dir.path().join("proc/7/task/7")).unwrap();
     std::fs::create_dir_all(dir.path().join("sys/devices/system/cpu")).unwrap();
     for (file, text) in [
@@ -176,7 +176,7 @@ fn affinity_set_by_hand_while_the_journal_is_written_stays() {
         }
     }
     let Some((a, b)) = two_cpus() else { return };
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
     let mut applier = Applier::with(lock, Operator(b.clone(), Cell::new(false))).unwrap();
     let sleeper = Sleeper::start();
@@ -303,7 +303,7 @@ impl Affinity for Strict {
 #[test]
 fn a_refusal_names_the_capability_and_a_failed_restore_keeps_the_journal() {
     let Some((a, _)) = two_cpus() else { return };
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
     let strict = Strict { refuse: true, only: CpuSet::new(), sets: Cell::new(0) };
     let mut applier = Applier::with(lock, strict).unwrap();
@@ -328,7 +328,7 @@ fn a_refusal_names_the_capability_and_a_failed_restore_keeps_the_journal() {
 #[test]
 fn what_the_kernel_narrowed_is_told_and_still_known_as_ours() {
     let Some((a, b)) = two_cpus() else { return };
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
     let strict = Strict { refuse: false, only: b.clone(), sets: Cell::new(0) };
     let mut applier = Applier::with(lock, strict).unwrap();
@@ -357,7 +357,7 @@ fn a_thread_that_the_kernel_refuses_to_change_is_not_journalled_as_ours() {
         }
     }
     let Some((a, _)) = two_cpus() else { return };
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
     let mut applier = Applier::with(lock, Refuses).unwrap();
     let sleeper = Sleeper::start();
@@ -407,7 +407,7 @@ fn cpus(list: &str) -> CpuSet {
 /// An applier on a made host of CPUs 0-7. Its one process, 7, has threads 7 to 9 in a cpuset; Instep
 /// gave thread 7, which had all CPUs, CPUs 0-3, before it created the others.
 fn fenced(affinity: Fenced) -> (tempfile::TempDir, Applier<Fenced>) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let write = |file: &str, text: &str| {
         let path = dir.path().join(file);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -486,7 +486,7 @@ fn what_threads_inherited_and_a_cpuset_then_cut_is_restored_too() {
 fn a_refused_change_forgets_nothing_of_the_one_before() {
     let Some((a, b)) = two_cpus() else { return };
     let sleeper = Sleeper::start();
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
     let both = a.or(&b);
     let affinity = Fenced::new(&[(sleeper.tid().0, &both.to_string())], &b.to_string());

@@ -8,7 +8,7 @@ use std::fs;
 
 /// A tree with these files of the monitors, and a state directory.
 fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, Damon) {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     for (name, text) in files {
         let path = dir.path().join(KDAMONDS).join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -139,7 +139,7 @@ fn regions_of_the_kernel_are_read_with_their_accesses() {
 /// The running kernel's own: it watches a process, or says why not, and either way nothing stays.
 #[test]
 fn running_kernel_watches_a_process_or_says_why_not() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let damon = Damon::new(Root::live(), StateDir::at(dir.path()));
     let (sleeper, monitors) = (Sleeper::start(), || Files::of(&Root::live()).monitors().ok());
     let (key, before) = (sleeper.key(), monitors());

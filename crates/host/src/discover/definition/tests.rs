@@ -18,7 +18,7 @@ struct Copy {
 
 impl Copy {
     fn new() -> Self {
-        let dir = tempfile::tempdir_in(instep_madehost::scratch()).unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         for (name, vmm) in [("web", Vmm::Libvirt), ("db", Vmm::Proxmox)] {
             made.push(VmSpec::new(name, vmm, 2, NodeId(0), Bytes::from_mib(64)));
@@ -196,7 +196,7 @@ fn file_that_others_could_have_written_counts_for_nothing() {
 
 #[test]
 fn what_is_no_file_is_neither_read_nor_waited_for() {
-    let dir = tempfile::tempdir_in(instep_madehost::scratch()).unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let fifo = dir.path().join("web.xml");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     std::os::unix::fs::symlink("/dev/zero", dir.path().join("zero.xml")).unwrap();

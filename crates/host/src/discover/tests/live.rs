@@ -136,7 +136,7 @@ const TCG: [&str; 2] = ["-accel", "tcg,thread=multi"];
 
 #[test]
 fn named_threads_are_the_vcpus_that_qmp_names() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let Some(guest) = Guest::start(dir.path(), "named,debug-threads=on", 3, &TCG) else { return };
     let mut scanner = Scanner::new(Root::live(), ScanOptions::once());
     let scan = scan(&mut scanner);
@@ -152,7 +152,7 @@ fn named_threads_are_the_vcpus_that_qmp_names() {
 
 #[test]
 fn the_memory_of_each_guest_node_is_told_apart() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let objects = [("a", 20), ("b", 12)]
         .map(|(id, mib)| format!("memory-backend-ram,id={id},size={mib}M,prealloc=on"));
     let [a, b] = objects.each_ref().map(String::as_str);
@@ -174,7 +174,7 @@ fn the_memory_of_each_guest_node_is_told_apart() {
 
 #[test]
 fn unnamed_threads_are_told_by_qmp_and_not_asked_twice() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     // QEMU 7.2 names threads unless told not to; QEMU 10 does not name them unless told to.
     let Some(guest) = Guest::start(dir.path(), "bare,debug-threads=off", 3, &TCG) else { return };
     let (mut scanner, first) = scan_until_told(guest.pid());
@@ -191,7 +191,7 @@ fn unnamed_threads_are_told_by_qmp_and_not_asked_twice() {
 
 #[test]
 fn a_socket_that_another_client_holds_leaves_the_vm_opaque() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let Some(guest) = Guest::start(dir.path(), "held,debug-threads=off", 2, &TCG) else { return };
     let mut held = BufReader::new(UnixStream::connect(&guest.socket).unwrap());
     let mut greeting = String::new();
@@ -208,7 +208,7 @@ fn a_socket_that_another_client_holds_leaves_the_vm_opaque() {
 
 #[test]
 fn one_thread_for_all_vcpus_is_said_and_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let single = ["-accel", "tcg,thread=single"];
     // Without names no thread is known to run vCPUs, and no descriptor tells how many there are.
     for (name, vcpus) in [("one,debug-threads=on", 1), ("two,debug-threads=off", 0)] {
@@ -223,7 +223,7 @@ fn one_thread_for_all_vcpus_is_said_and_left_alone() {
 
 #[test]
 fn loads_agree_with_schedstat() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let Some(guest) = Guest::start(dir.path(), "load,debug-threads=on", 2, &TCG) else { return };
     let mut scanner = Scanner::new(Root::live(), ScanOptions::default());
     let before = scan(&mut scanner);
@@ -242,7 +242,7 @@ fn loads_agree_with_schedstat() {
 
 #[test]
 fn a_vcpu_that_is_plugged_in_is_seen_at_once_by_both_methods() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     for name in ["plug,debug-threads=on", "hotplug,debug-threads=off"] {
         let smp = "1,maxcpus=2,sockets=2";
         let Some(guest) = Guest::start_smp(dir.path(), name, smp, &TCG) else { return };
@@ -264,7 +264,7 @@ fn a_vcpu_that_is_plugged_in_is_seen_at_once_by_both_methods() {
 
 #[test]
 fn a_vm_that_ends_is_gone_from_the_next_scan() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let Some(guest) = Guest::start(dir.path(), "brief,debug-threads=on", 2, &TCG) else { return };
     let pid = guest.pid();
     let mut scanner = Scanner::new(Root::live(), ScanOptions::default());
@@ -298,7 +298,7 @@ fn asking_qemu_for_its_version_is_no_vm() {
 
 #[test]
 fn what_qmp_told_holds_while_its_threads_live_though_the_socket_is_held() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let smp = "1,maxcpus=2,sockets=2";
     let Some(guest) = Guest::start_smp(dir.path(), "worker,debug-threads=off", smp, &TCG) else {
         return;

@@ -32,7 +32,7 @@ fn serve(listener: &UnixListener) -> std::io::Result<()> {
 
 #[test]
 fn only_the_monitor_itself_is_listened_to() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let (listener, path) = listener(dir.path(), "s");
     let server = std::thread::spawn(move || {
         for _ in 0..2 {
@@ -49,7 +49,7 @@ fn only_the_monitor_itself_is_listened_to() {
 
 #[test]
 fn monitors_that_do_not_answer_take_a_bounded_part_of_a_scan_in_turn() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let names = ["a", "b", "c", "d", "e", "f"];
     let sockets: Vec<_> = names.iter().map(|name| listener(dir.path(), name)).collect();
     let mut monitors: Vec<Monitor> = sockets

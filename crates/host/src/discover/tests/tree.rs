@@ -18,7 +18,7 @@ pub(super) struct Copy {
 
 impl Copy {
     pub(super) fn new() -> Self {
-        let copy = Self { dir: tempfile::tempdir().unwrap() };
+        let copy = Self { dir: instep_madehost::scratch_dir().unwrap() };
         copy.write("proc/uptime", "1000.00 1500.00\n");
         copy.write("proc/stat", "cpu  10000 0 5000 100 7 0 0 0 0 0\ncpu0 1 1 1 1\n");
         copy
@@ -275,7 +275,7 @@ fn cgroups_outside_the_namespace_are_told_once_with_the_way_out() {
 
 #[test]
 fn no_link_of_a_copy_is_followed_out_of_it() {
-    let other = tempfile::tempdir().unwrap();
+    let other = instep_madehost::scratch_dir().unwrap();
     fs::create_dir(other.path().join("task")).unwrap();
     fs::write(other.path().join("secret"), "root:x:secret\n").unwrap();
     let copy = Copy::new();
@@ -315,7 +315,7 @@ fn a_copy_may_lack_almost_everything() {
 
 #[test]
 fn without_proc_the_error_says_what_to_do() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     for make in [false, true] {
         if make {
             fs::create_dir(dir.path().join("proc")).unwrap();

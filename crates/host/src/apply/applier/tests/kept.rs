@@ -35,7 +35,7 @@ fn a_kept_placement_stands_when_a_later_run_cannot_write_the_journal() {
 #[test]
 fn a_kept_placement_stands_when_all_that_a_later_run_asks_for_is_refused() {
     let Some((a, _)) = two_cpus() else { return };
-    let dir = tempfile::tempdir().unwrap();
+    let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
     let strict = Strict { refuse: false, only: a.clone(), sets: Cell::new(0) };
     let mut applier = Applier::with(lock, strict).unwrap();
