@@ -104,6 +104,8 @@ static __always_inline struct account *counted_in(struct task_state *t)
 static __always_inline void unhold(struct task_state *t, u64 now)
 {
 	struct account *a;
+	struct limit *l;
+	u64 held;
 
 	if (!t->held || !__sync_lock_test_and_set(&t->held, 0))
 		return;
@@ -114,7 +116,11 @@ static __always_inline void unhold(struct task_state *t, u64 now)
 	__sync_fetch_and_sub(&a->nr_held, 1);
 	if (t->stands_for)
 		__sync_fetch_and_add(&a->weights, t->stands_for);
-	__sync_fetch_and_add(&a->held_ns, pol_since(t->held_at, limit_clock()));
+	held = pol_since(t->held_at, limit_clock());
+	__sync_fetch_and_add(&a->held_ns, held);
+	l = limit_at(t->limit);
+	if (l)
+		__sync_fetch_and_add(&l->held_ns, held);
 }
 
 /*

@@ -150,6 +150,7 @@ struct limit {
 	u64 refill_at;	/* when the next period begins */
 	u64 granted_at;	/* while the timer lets threads go on: the time, ... */
 	u64 granted;	/* ... and what it let them have */
+	u64 held_ns;	/* time for which threads waited whose nearest limit it is, summed over them */
 };
 
 /* A cgroup with threads (group.bpf.h). */

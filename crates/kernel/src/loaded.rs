@@ -308,6 +308,7 @@ impl Loaded {
                 group: u64::from_ne_bytes(key.try_into().ok()?),
                 milli_cpus: quota.saturating_mul(1000).checked_div(period)?,
                 is_used_up: word(std::mem::offset_of!(types::limit, left))?.cast_signed() <= 0,
+                held_ns: word(std::mem::offset_of!(types::limit, held_ns))?,
             })
         };
         map.keys().take(4096).filter_map(seen).collect()

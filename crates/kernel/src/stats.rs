@@ -110,6 +110,8 @@ pub struct LimitSeen {
     pub milli_cpus: u64,
     /// Whether its threads may not run now: nothing is left of it.
     pub is_used_up: bool,
+    /// For how long it held threads, summed over them, since the scheduler knows it; such as it is the nearest limit of.
+    pub held_ns: u64,
 }
 
 /// What threads of all cgroups and VMs want, as the scheduler sees it.

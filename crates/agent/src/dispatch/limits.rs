@@ -29,6 +29,9 @@ pub struct LimitInForce {
     pub milli_cpus: u64,
     /// Whether nothing was left of it just now: its threads wait for the refill.
     pub is_used_up: bool,
+    /// For how long it held threads of which it is the nearest limit, summed over them, since the scheduler knows it.
+    #[serde(default)]
+    pub held_ns: u64,
 }
 
 /// Paths of the cgroups with limits, each with its mount point, by their inode numbers; `None` for one that is gone.
@@ -60,6 +63,7 @@ impl CgroupPaths {
                 cgroup: format!("/{}", path.strip_prefix(mount).unwrap_or(path).display()),
                 milli_cpus: seen.milli_cpus,
                 is_used_up: seen.is_used_up,
+                held_ns: seen.held_ns,
             })
         };
         let mut all: Vec<LimitInForce> = limits.iter().filter_map(named).collect();
@@ -139,7 +143,7 @@ mod tests {
     }
 
     fn limit(group: u64, milli_cpus: u64) -> LimitSeen {
-        LimitSeen { group, milli_cpus, is_used_up: milli_cpus < 500 }
+        LimitSeen { group, milli_cpus, is_used_up: milli_cpus < 500, held_ns: 7 }
     }
 
     #[test]
@@ -166,6 +170,7 @@ mod tests {
             cgroup: cgroup.to_owned(),
             milli_cpus,
             is_used_up,
+            held_ns: 7,
         };
         let web = named("/machine.slice/web.scope", 1500, false);
         let backup_limit = named("/system.slice/backup.service", 200, true);

@@ -6,6 +6,7 @@
 use super::exposition::Kind::{Counter, Gauge};
 use super::exposition::{Page, cut};
 use super::seconds;
+use crate::dispatch::LimitInForce;
 use crate::dispatch::in_force::InForce;
 use instep_core::units::Nanos;
 use std::collections::BTreeMap;
@@ -74,9 +75,19 @@ fn write_limits(page: &mut Page, in_force: &InForce) {
     page.single("instep_host_held_seconds_total", Counter, help, seconds(Nanos(held)));
     let name = "instep_cgroup_limit_cpus";
     page.begin(name, Gauge, "CPUs that the limit of a cgroup allows; no more than 64 cgroups.");
-    let limits: BTreeMap<&str, u64> =
-        in_force.limits.iter().map(|limit| (cut(&limit.cgroup), limit.milli_cpus)).collect();
-    for (cgroup, milli) in limits {
-        page.sample(name, &[("cgroup", cgroup)], milli as f64 / 1000.0);
+    // No two with the same label: paths may be cut.
+    let limits: BTreeMap<&str, &LimitInForce> =
+        in_force.limits.iter().map(|limit| (cut(&limit.cgroup), limit)).collect();
+    for (cgroup, limit) in &limits {
+        page.sample(name, &[("cgroup", cgroup)], limit.milli_cpus as f64 / 1000.0);
+    }
+    let name = "instep_cgroup_held_seconds_total";
+    page.begin(
+        name,
+        Counter,
+        "Time for which the limit of a cgroup held threads, of which it is the nearest limit.",
+    );
+    for (cgroup, limit) in &limits {
+        page.sample(name, &[("cgroup", cgroup)], seconds(Nanos(limit.held_ns)));
     }
 }

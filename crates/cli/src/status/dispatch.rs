@@ -143,7 +143,9 @@ impl DispatchJson {
         }
         let shown = self.limits.iter().take(SHOWN_LIMITS).map(|limit| {
             let used_up = if limit.is_used_up { ", used up now" } else { "" };
-            format!("{} ({} CPUs{used_up})", limit.cgroup, limit.milli_cpus as f64 / 1000.0)
+            let held = milliseconds(limit.held_ns);
+            let cpus = limit.milli_cpus as f64 / 1000.0;
+            format!("{} ({cpus} CPUs, held for {held}{used_up})", limit.cgroup)
         });
         let more = match self.limits.len().saturating_sub(SHOWN_LIMITS) + self.more_limits {
             0 => String::new(),
@@ -267,14 +269,18 @@ mod tests {
             cgroup: format!("/system.slice/{at}.service"),
             milli_cpus: 200 + at,
             is_used_up: at == 0,
+            held_ns: at * 1_000_000,
         };
         dispatch.limits = (0..10).map(limit).collect();
         dispatch.more_limits = 5;
         let drawn = dispatch.drawn(2000);
         let line = "threads that belong to no VM: held for 3s 500ms by CPU limits; limits of \
-                    /system.slice/0.service (0.2 CPUs, used up now), /system.slice/1.service";
+                    /system.slice/0.service (0.2 CPUs, held for 0s, used up now), /system.slice/1.service";
         assert!(drawn.contains(line), "{drawn}");
-        assert!(drawn.contains("/system.slice/7.service (0.207 CPUs) and 7 more"), "{drawn}");
+        assert!(
+            drawn.contains("/system.slice/7.service (0.207 CPUs, held for 7ms) and 7 more"),
+            "{drawn}"
+        );
     }
 
     #[test]
