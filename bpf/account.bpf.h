@@ -24,9 +24,8 @@
  * account that is further ahead than it may be half of the excess is forgiven in each period. An account that goes to
  * another domain keeps its lag.
  *     An account's weight is what the tree of cgroups entitles it to (group.bpf.h), or its own.
- * Limits: the host's threads have an account in each domain. An estimate
- * of demand lags by some periods; the most that a VM wanted at once does not, so that a VM that begins to compute
- * is not charged by what it wanted while it slept.
+ * Limits: the host's threads have an account in each domain. An estimate of demand lags by some periods; the most that a VM
+ * wanted at once does not, so that a VM that begins to compute is not charged by what it wanted while it slept.
  */
 #ifndef INSTEP_ACCOUNT_BPF_H
 #define INSTEP_ACCOUNT_BPF_H
