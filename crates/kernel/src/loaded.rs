@@ -12,6 +12,7 @@ use crate::table::{Placed, TableLimits, ThreadId, VmEntry, VmTable};
 use crate::verifier;
 use crate::waits;
 use anyhow::Context as _;
+use instep_core::measure::waits::Waits;
 use instep_core::units::{Nanos, NodeId, Tid};
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapMut, OpenObject, RingBuffer, RingBufferBuilder};
 use scx_utils::{compat, scx_ops_attach, scx_ops_load, scx_ops_open};
