@@ -4,6 +4,8 @@
 //! name stay, except in turn (one in [`TURNS`] in every scan) and while it is young; nor is a kernel thread, of which
 //! a host of 384 CPUs has thousands.
 
+mod modes;
+
 use super::cgroup::{self, Hierarchies, Membership};
 use super::debugfs::KvmDirs;
 use super::definition::{self, Aside, Definition};
@@ -110,29 +112,6 @@ impl Scanner {
             scans: 0,
             warned: Warned::default(),
         }
-    }
-
-    /// What later scans may do.
-    pub fn set_options(&mut self, options: ScanOptions) {
-        self.options = options;
-    }
-
-    /// Whether later scans read the definitions of VMs.
-    pub fn read_definitions(&mut self, whether: bool) {
-        self.options.definitions = whether;
-    }
-
-    /// Looks for VMs alone: for no memory, and not at what other threads waited. What [`scan`](Self::scan) warns of once is left to it.
-    ///
-    /// # Errors
-    /// As those of a scan.
-    pub fn scan_vms(&mut self) -> Result<Scan, Error> {
-        let kept = (self.options.clone(), self.warned, self.rivals.clone());
-        self.options.memory.enabled = false;
-        self.options.waits = false;
-        let scan = self.scan();
-        (self.options, self.warned, self.rivals) = kept;
-        scan
     }
 
     /// Looks at every process.
