@@ -233,7 +233,8 @@ impl Cfs {
         found: &mut Pulled,
     ) {
         let is_old = self.linux == V3_0;
-        for task in self.newest(desk, from, LOOKS + usize::from(is_old)) {
+        let looks = self.newest(desk, from, LOOKS + usize::from(is_old));
+        for task in looks.iter().copied() {
             if found.left == 0 {
                 break;
             }
@@ -251,11 +252,14 @@ impl Cfs {
                 self.make_oldest(from, task);
             }
         }
+        self.looks = looks;
     }
 
-    /// So many tasks of a CPU, the running one included, the one that came last first.
-    pub(super) fn newest(&self, desk: &Desk, cpu: usize, count: usize) -> Vec<TaskId> {
-        let mut tasks: Vec<TaskId> = self.queues[cpu].newest().take(count).collect();
+    /// So many tasks of a CPU, the running one included, the one that came last first. The list's room is that of `looks`.
+    pub(super) fn newest(&mut self, desk: &Desk, cpu: usize, count: usize) -> Vec<TaskId> {
+        let mut tasks = std::mem::take(&mut self.looks);
+        tasks.clear();
+        tasks.extend(self.queues[cpu].newest().take(count));
         if let Some(runs) = desk.current(cpu).filter(|runs| !self.queues[cpu].has(*runs)) {
             let came = |task: &TaskId| self.entities[task.ix()].arrived;
             let at = tasks.partition_point(|task| came(task) > came(&runs));
@@ -284,8 +288,10 @@ impl Cfs {
     /// active_load_balance_cpu_stop: of the tasks on `from` the last that came and may use `to` moves there. If it runs it moves
     /// when it stops, which is now.
     fn push_one(&mut self, desk: &mut Desk, from: usize, to: usize) {
-        let mut tasks = self.newest(desk, from, usize::MAX).into_iter();
-        let Some(task) = tasks.find(|task| self.may_be_on(desk, *task, to)) else { return };
+        let tasks = self.newest(desk, from, usize::MAX);
+        let found = tasks.iter().copied().find(|task| self.may_be_on(desk, *task, to));
+        self.looks = tasks;
+        let Some(task) = found else { return };
         if desk.current(from) == Some(task) {
             self.entities[task.ix()].push = Some(to);
             desk.resched(from);

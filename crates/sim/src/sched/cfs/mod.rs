@@ -123,6 +123,8 @@ pub struct Cfs {
     may: Mask,
     /// CPUs that a search for the busiest one passes over (the `cpus` of load_balance, inverted).
     passed: Mask,
+    /// Scratch: tasks that a try looks at.
+    looks: Vec<TaskId>,
 }
 
 impl Cfs {
@@ -151,6 +153,7 @@ impl Cfs {
             oldest: u64::MAX / 2,
             may: Mask::none(0),
             passed: Mask::none(0),
+            looks: Vec::new(),
         }
     }
 
@@ -391,6 +394,7 @@ impl Scheduler for Cfs {
         self.domains = Domains::new(&desk.host, self.linux);
         self.may = Mask::none(cpus);
         self.passed = Mask::none(cpus);
+        self.looks = Vec::with_capacity(desk.tasks.len() + 1);
     }
 
     fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {

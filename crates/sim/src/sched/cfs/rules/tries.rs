@@ -98,7 +98,26 @@ const CASES: &[Case] = &[
         },
         "Some((1, 1024))",
     ),
+    // Three cores of two threads, both of the first busy: mean 2048 * 1024 / 3534 = 593, which is no task of 1024.
+    (
+        &[V3_13],
+        "sg_imbalanced",
+        "in 3.13 both threads of a core stay beside idle cores while it counts as uneven",
+        two_on_a_core,
+        "[] None",
+    ),
+    // It has more tasks than room, which comes before uneven: 593 * 1178 / 1024 = 682 is less than a task, so one is to move.
+    (NEWEST, "group_classify", "in 3.19 one of them leaves", two_on_a_core, "[0] Some(2)"),
 ];
+
+/// Both threads of a core that counts as uneven run tasks, beside two idle cores: which CPU chooses again after nine tries, and where
+/// its task is sent.
+fn two_on_a_core(on: Board) -> String {
+    let mut linux = on.host([1, 3, 2], 2).busy(&[(0, 0), (1, 1)]);
+    linux.cfs.domains.set_uneven(0, 1, true);
+    linux.pulls(2, 1, Idle, 9);
+    format!("{:?} {:?}", linux.resched_cpus(), linux.cfs.entities[0].push)
+}
 
 /// CPU 0 runs a task while CPU 1 idles: its interval among nodes in ms before and after a tick, and tries that failed.
 fn after_tick_of_other(on: Board) -> String {
