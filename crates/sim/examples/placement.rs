@@ -5,7 +5,9 @@
 //! * `time`: median microseconds of a decision for 1,000 VMs, at `first` and when it is `in_force`. It is done before all others.
 //! * `gap`: what the plan of `instep` loses and what the best of all plans does (`found`, `best`, millionths of a CPU),
 //!   or nothing on a host with more than `most` plans.
+//! * `placements`: by scheduler where each VM is that `instep` has placed, as `before` of the next kind.
 //! * `speeds`: by scheduler and rule the fair-share speed of each VM in each of `runs` runs, which differ by what is random in them;
+//!   the same as the rule `before` where each VM is by the job's `before`;
 //!   by scheduler the mean of these of each of `drawn` placements at random; the host's size, and what each VM weighs and uses alone.
 
 #![allow(missing_docs, reason = "an example")]
@@ -13,7 +15,7 @@
 use instep_core::policy::{self, PolicyName, PolicySettings};
 use instep_core::snapshot::Snapshot;
 use instep_sim::placing::draw::{self, Size};
-use instep_sim::placing::{Contest, Rule, SCHEDULERS};
+use instep_sim::placing::{Alone, Contest, Placement, Rule, SCHEDULERS};
 use rayon::prelude::*;
 use serde_json::{Map, Value, json};
 use std::io::Write as _;
@@ -66,9 +68,25 @@ fn find(job: &Value) -> Result<Value, String> {
             let found = policy::against_exact(&contest(Size::Small)?.expected(), most as usize);
             Ok(json!({ "found": found.map(|pair| pair.0), "best": found.map(|pair| pair.1) }))
         }
+        Some("placements") => {
+            let (contest, rule) = (contest(Size::Any)?, Rule::Policy(PolicyName::Instep));
+            let placed =
+                SCHEDULERS.map(|name| Some((name, contest.placements(rule, name, 0).ok()?)));
+            Ok(placed.into_iter().flatten().map(|(name, placed)| (name, json!(placed))).collect())
+        }
         Some("speeds") => {
             let [runs, drawn] = ["runs", "drawn"].map(|key| job[key].as_u64().unwrap_or(0));
-            find_speeds(&contest(Size::Any)?, runs.max(1), drawn)
+            let contest = contest(Size::Any)?;
+            let alone = contest.alone();
+            let mut found = find_speeds(&contest, &alone, runs.max(1), drawn)?;
+            for scheduler in SCHEDULERS {
+                let kept = &job["before"][scheduler];
+                if !kept.is_null() {
+                    found["speeds"][scheduler]["before"] =
+                        find_kept(&contest, kept, scheduler, &alone, runs.max(1))?.into();
+                }
+            }
+            Ok(found)
         }
         _ => Err("a job of no known kind".to_owned()),
     }
@@ -90,18 +108,36 @@ fn measure_time(contest: &Contest) -> Value {
     json!({ "vms": first.vms.len(), "first": median(&first), "in_force": median(&after) })
 }
 
-fn find_speeds(contest: &Contest, count: u64, drawn: u64) -> Result<Value, String> {
-    let alone = contest.alone();
+/// The speeds where VMs are kept to be, in each run.
+fn find_kept(
+    contest: &Contest,
+    kept: &Value,
+    scheduler: &str,
+    alone: &[Alone],
+    count: u64,
+) -> Result<Vec<Vec<f64>>, String> {
+    let kept: Vec<Placement> = serde_json::from_value(kept.clone())
+        .map_err(|error| format!("what is kept of an earlier policy: {error}"))?;
+    let runs = (0..count).collect::<Vec<u64>>().into_par_iter().with_max_len(1);
+    runs.map(|run| contest.kept_speeds(&kept, scheduler, alone, run)).collect()
+}
+
+fn find_speeds(
+    contest: &Contest,
+    alone: &[Alone],
+    count: u64,
+    drawn: u64,
+) -> Result<Value, String> {
     let rules = || SCHEDULERS.iter().flat_map(|name| Rule::ALL.map(|rule| (*name, rule)));
     let runs: Vec<(&str, Rule, u64)> =
         rules().flat_map(|(name, rule)| (0..count).map(move |run| (name, rule, run))).collect();
     let speeds: Result<Vec<Vec<f64>>, String> = runs
         .par_iter()
         .with_max_len(1)
-        .map(|(scheduler, rule, run)| contest.speeds(*rule, scheduler, &alone, *run))
+        .map(|(scheduler, rule, run)| contest.speeds(*rule, scheduler, alone, *run))
         .collect();
     let mean_drawn = |scheduler: &str, seed| {
-        let speeds = contest.speeds(Rule::Drawn(seed), scheduler, &alone, 0)?;
+        let speeds = contest.speeds(Rule::Drawn(seed), scheduler, alone, 0)?;
         Ok(speeds.iter().sum::<f64>() / speeds.len().max(1) as f64)
     };
     let mut of_drawn = Map::new();

@@ -4,6 +4,7 @@
 #![allow(missing_docs, reason = "a test")]
 #![expect(clippy::unwrap_used, reason = "all of this is a test, which fails by a panic")]
 
+use instep_core::idset::CpuSet;
 use instep_core::policy::against_exact;
 use instep_sim::placing::draw::{Size, draw};
 use instep_sim::placing::{Contest, Rule};
@@ -24,6 +25,46 @@ fn seed_fixes_host_and_speeds() {
         contest.speeds(Rule::ALL[0], "instep", &contest.alone(), 0).unwrap()
     };
     assert_eq!(speeds(), speeds());
+}
+
+#[test]
+fn runs_differ_by_chance_and_placement_in_force_does_not() {
+    let contest = contest(SEEDS[0], Size::Any);
+    let alone = contest.alone();
+    let kept = contest.placements(Rule::ALL[0], "eevdf", 0).unwrap();
+    let of_kept = |run| contest.kept_speeds(&kept, "eevdf", &alone, run).unwrap();
+    assert_eq!(of_kept(0), contest.speeds(Rule::ALL[0], "eevdf", &alone, 0).unwrap());
+    assert_ne!(of_kept(0), of_kept(1));
+}
+
+#[test]
+fn kept_placement_of_another_host_is_refused() {
+    let other = contest(SEEDS[1], Size::Any).placements(Rule::Drawn(1), "eevdf", 0).unwrap();
+    let contest = contest(SEEDS[0], Size::Any);
+    let refused = |kept| contest.kept_speeds(kept, "eevdf", &contest.alone(), 0).unwrap_err();
+    assert_eq!(refused(&other), "5 VMs are kept of 4");
+    assert_eq!(refused(&other[..4]), "VM 0 is kept on another host");
+}
+
+#[test]
+fn drawn_placements_have_a_cpu_for_each_vcpu() {
+    let contest = contest(SEEDS[1], Size::Any);
+    let drawn = |seed| contest.placements(Rule::Drawn(seed), "eevdf", 0).unwrap();
+    assert_eq!(drawn(1), drawn(1));
+    let (mut all, mut whole, mut homeless) = (Vec::new(), 0, 0);
+    for seed in 0..12 {
+        let placed = drawn(seed);
+        for (vm, placement) in contest.plan().setup.vms.iter().zip(&placed) {
+            let cpus = CpuSet::parse_list(&placement.cpus[0]).unwrap();
+            assert!(cpus.len() >= vm.affinity.len(), "{placement:?}");
+            whole += usize::from(cpus.len() == contest.plan().setup.host.cpus());
+            homeless += usize::from(placement.home.is_empty());
+        }
+        all.push(placed);
+    }
+    assert_eq!(whole, homeless, "a VM on all CPUs has no home");
+    assert!(homeless > 0 && homeless < 30, "{homeless} of 60");
+    assert!(all.windows(2).all(|pair| pair[0] != pair[1]), "each seed draws another one");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! `instep.placement/1`). Judges nothing.
 
 use crate::placement::jobs::Job;
-use crate::placement::targets::Target;
+use crate::placement::targets::{BELOW, Target};
 use instep_report::table::{Side, Spacing, aligned};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ pub(crate) struct Host {
     pub(crate) runs: [[Vec<f64>; 6]; 2],
     /// By scheduler: the best of the placements that were drawn at random, if there are any.
     pub(crate) drawn: [Option<f64>; 2],
-    /// Mean fair-share speed by scheduler under an earlier policy, where that is known.
+    /// Mean fair-share speed by scheduler where an earlier policy placed, the median of runs, where that is known.
     pub(crate) before: Option<[f64; 2]>,
 }
 
@@ -148,6 +148,20 @@ impl Found {
                  {most:.1} %.\nOn {lost} hosts each run is 1 % below each run of bnn, bind or none."
             );
         }
+        let hosts = self.hosts.iter();
+        let chance: Vec<f64> = hosts.filter_map(|host| host.gain_on_itself(scheduler)).collect();
+        if !chance.is_empty() {
+            let part = |wanted: fn(&f64) -> bool| {
+                let count = chance.iter().filter(|gain| wanted(gain)).count();
+                count as f64 * 100.0 / chance.len() as f64
+            };
+            let (below, above) = (part(|gain| *gain < BELOW), part(|gain| *gain > 0.0));
+            let _ = writeln!(
+                text,
+                "Against four like it, by chance alone, instep is 1 % below on {below:.0} % of hosts, and above on \
+                 {above:.0} %."
+            );
+        }
         let drawn: Vec<(f64, f64)> = self
             .hosts
             .iter()
@@ -244,18 +258,21 @@ pub(crate) fn gain(speeds: &[f64; 6]) -> f64 {
 
 impl Host {
     /// By how much `instep` is above the best of `bnn`, `bind`, `none` and the earlier policy, as a part of that; `None` where
-    /// the earlier policy is not known. That was simulated once, so the first run is compared with it.
+    /// the earlier policy is not known.
     pub(crate) fn gain_of_target(&self, scheduler: usize) -> Option<f64> {
-        let above = |own: f64, other: f64| own / other.max(f64::MIN_POSITIVE) - 1.0;
         let speeds = &self.speeds[scheduler];
-        let best = speeds[1..4].iter().copied().fold(0.0, f64::max);
-        let first = self.first_run(scheduler, 0);
-        Some(above(speeds[0], best).min(above(first, self.before?[scheduler])))
+        let best = speeds[1..4].iter().copied().fold(self.before?[scheduler], f64::max);
+        Some(speeds[0] / best.max(f64::MIN_POSITIVE) - 1.0)
     }
 
-    /// The speed under a rule in the first run.
-    pub(crate) fn first_run(&self, scheduler: usize, rule: usize) -> f64 {
-        self.runs[scheduler][rule].first().copied().unwrap_or(self.speeds[scheduler][rule])
+    /// By how much the median of the first three runs of `instep` is above the best of four other medians of three of its own
+    /// runs, as a part of that: what chance does where all rules are alike. `None` with fewer than 15 runs.
+    fn gain_on_itself(&self, scheduler: usize) -> Option<f64> {
+        let medians: Option<Vec<f64>> =
+            self.runs[scheduler][0].chunks_exact(3).take(5).map(median).collect();
+        let [own, others @ ..] = &medians?[..] else { return None };
+        let best = others.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
+        (others.len() == 4).then(|| own / best - 1.0)
     }
 
     /// Whether no run of `instep` reaches 99 % of any run of one of `bnn`, `bind` and `none`.
@@ -275,6 +292,7 @@ impl Host {
         for (size, key) in host.size.iter_mut().zip(["cpus", "nodes", "caches", "vms"]) {
             *size = result[key].as_u64()?;
         }
+        let mut known = [None; 2];
         for (at, scheduler) in SCHEDULERS.iter().enumerate() {
             for (rule, name) in RULES.iter().enumerate() {
                 let runs: Vec<Vec<f64>> =
@@ -294,8 +312,14 @@ impl Host {
                 host.worked[at][rule] = median(&worked)?;
                 host.runs[at][rule] = runs;
             }
+            let mean = |speeds: Vec<f64>| speeds.iter().sum::<f64>() / speeds.len().max(1) as f64;
+            let before = result["speeds"][*scheduler]["before"].as_array();
+            let before: Vec<f64> =
+                before.into_iter().flatten().map(|run| mean(list(run))).collect();
+            known[at] = median(&before);
             host.drawn[at] = list(&result["drawn"][*scheduler]).into_iter().reduce(f64::max);
         }
+        host.before = known[0].zip(known[1]).map(<[f64; 2]>::from);
         Some(host)
     }
 }
@@ -334,6 +358,50 @@ pub(crate) mod tests {
         assert_eq!((host.drawn, &host.runs[0][1][..]), ([Some(0.8), None], &[0.0, 0.75, 2.0][..]));
         assert!(!host.is_lost_in_each_run(0));
         assert!(Host::read("a", &json!({ "cpus": 8 })).is_none());
+    }
+
+    #[test]
+    fn earlier_policy_counts_by_the_median_of_its_runs() {
+        let speeds = |of: f64| json!([[of, of], [of, of - 0.3], [of, of]]);
+        let rules: serde_json::Map<String, Value> =
+            RULES.iter().map(|rule| ((*rule).to_owned(), speeds(0.7))).collect();
+        let mut all = json!({ "eevdf": rules.clone(), "instep": rules });
+        let result = |speeds: &Value| {
+            json!({ "cpus": 8, "nodes": 2, "caches": 2, "vms": 2, "weights": [100, 100],
+                    "alone": [250, 750], "speeds": speeds })
+        };
+        assert_eq!(Host::read("a", &result(&all)).unwrap().gain_of_target(0), None);
+        all["eevdf"]["before"] = speeds(0.8);
+        all["instep"]["before"] = speeds(0.5);
+        let host = Host::read("a", &result(&all)).unwrap();
+        assert_eq!(host.before, Some([0.8, 0.5]));
+        let gains = [0, 1].map(|at| host.gain_of_target(at).unwrap());
+        assert!((gains[0] + 0.125).abs() < 1e-9 && gains[1].abs() < 1e-9, "{gains:?}");
+    }
+
+    #[test]
+    fn chance_is_told_from_runs_and_drawn_placements() {
+        let mut found = Found { hosts: vec![host("a", 0.5), host("b", 0.5)], ..Found::default() };
+        assert_eq!(found.draw_chance(0), "", "one run says nothing");
+        for host in &mut found.hosts {
+            host.runs[0] = std::array::from_fn(|_| vec![0.5, 0.5, 0.4]);
+        }
+        let text = found.draw_chance(0);
+        assert!(text.contains("20.0 % apart, one in ten 20.0 %, at most 20.0 %"), "{text}");
+        assert!(text.contains("On 0 hosts each run is 1 % below"), "{text}");
+        assert!(!text.contains("drawn") && !text.contains("by chance alone"), "{text}");
+        found.hosts[0].runs[0][2] = vec![0.51; 3];
+        assert!(found.draw_chance(0).contains("On 1 hosts each run is 1 % below"));
+        // The own median is 0.5: of one host one of four others is 0.6, of the other all are 0.4.
+        let own = |others: f64| [vec![0.5; 3], vec![0.4; 9], vec![others; 3]].concat();
+        (found.hosts[0].runs[0][0], found.hosts[1].runs[0][0]) = (own(0.6), own(0.4));
+        let text = found.draw_chance(0);
+        assert!(text.contains("1 % below on 50 % of hosts, and above on 50 %"), "{text}");
+        (found.hosts[0].drawn, found.hosts[1].drawn) = ([Some(0.7), None], [Some(0.5), None]);
+        let text = found.draw_chance(0);
+        let drawn = "The best placements drawn at random: 0.600; on 1 hosts instep is 1 % below.";
+        assert!(text.contains(drawn), "{text}");
+        assert!(!found.draw_chance(1).contains("drawn"));
     }
 
     #[test]

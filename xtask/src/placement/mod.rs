@@ -2,8 +2,8 @@
 //! recorded hosts are placed by each rule and simulated; on small hosts the plan is compared with the best of all plans.
 //!
 //! ```text
-//! options, recorded machines -> jobs -> crates/sim/examples/placement.rs -> found -> targets, table, JSON, page
-//!                                               before.json (an earlier policy) ---^
+//! options, recorded machines, before.json (an earlier policy)
+//!   -> jobs -> crates/sim/examples/placement.rs -> found -> targets, table, JSON, page
 //! ```
 
 mod before;
@@ -26,10 +26,10 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
         check_writable(path)?;
     }
     let (machines, why) = recorded::read_machines(root)?;
-    let jobs = jobs::list_jobs(&options, &machines);
+    let mut jobs = jobs::list_jobs(&options, &machines);
+    let unknown = before::add(root, &mut jobs)?;
     let mut found = jobs::work(root, &jobs)?;
-    found.notes.extend(why);
-    before::add(root, &mut found)?;
+    found.notes.extend(why.into_iter().chain(unknown));
     let targets = targets::judge(&found);
     print!("{}\n{}", targets::draw(&targets), found.draw());
     let commit = read_commit(root);

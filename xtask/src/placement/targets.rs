@@ -5,7 +5,7 @@ use instep_report::table::{Side, Spacing, aligned};
 use serde_json::{Value, json};
 
 /// How far below the best of the other rules a host may be.
-const BELOW: f64 = -0.01;
+pub(crate) const BELOW: f64 = -0.01;
 
 /// Where a value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

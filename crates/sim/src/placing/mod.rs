@@ -21,6 +21,7 @@ use instep_check::mask::Mask;
 use instep_core::measure;
 use instep_core::policy::{self, PolicyName, PolicySettings};
 use instep_core::snapshot::Snapshot;
+pub use state::Placement;
 use state::State;
 
 /// The schedulers that placement is simulated above.
@@ -153,6 +154,41 @@ impl Contest {
         alone: &[Alone],
         run: u64,
     ) -> Result<Vec<f64>, String> {
+        let state = self.place(rule, scheduler, run)?;
+        self.simulate(&state, rule, scheduler, alone, run)
+    }
+
+    /// Where each VM is when it is placed by `rule` above a scheduler.
+    ///
+    /// # Errors
+    /// The scheduler is not known.
+    pub fn placements(
+        &self,
+        rule: Rule,
+        scheduler: &str,
+        run: u64,
+    ) -> Result<Vec<Placement>, String> {
+        Ok(self.place(rule, scheduler, run)?.placements())
+    }
+
+    /// The fair-share speed of each VM where a policy that is gone had placed it.
+    ///
+    /// # Errors
+    /// It placed other VMs; or as of [`speeds`](Self::speeds).
+    pub fn kept_speeds(
+        &self,
+        kept: &[Placement],
+        scheduler: &str,
+        alone: &[Alone],
+        run: u64,
+    ) -> Result<Vec<f64>, String> {
+        let mut state = self.start.clone();
+        state.put(kept)?;
+        self.simulate(&state, Rule::Policy(PolicyName::Instep), scheduler, alone, run)
+    }
+
+    /// Measures loads and carries out what the rule decides, a few times.
+    fn place(&self, rule: Rule, scheduler: &str, run: u64) -> Result<State, String> {
         let seed = self.seed + run * SEEDS_APART;
         let mut noise = Rng::new(seed);
         let mut state = self.start.clone();
@@ -163,10 +199,23 @@ impl Contest {
             let window = LOADS[1] - LOADS[0];
             rule.place(&state.snapshot(&self.plan, &loads, window, other), &mut state);
         }
+        Ok(state)
+    }
+
+    /// The speeds where this is in force.
+    fn simulate(
+        &self,
+        state: &State,
+        rule: Rule,
+        scheduler: &str,
+        alone: &[Alone],
+        run: u64,
+    ) -> Result<Vec<f64>, String> {
+        let seed = self.seed + run * SEEDS_APART;
         let setup = Setup {
             warmup: WARMUP,
             duration: MEASURED,
-            ..self.setup(&state, rule, scheduler, seed)
+            ..self.setup(state, rule, scheduler, seed)
         };
         let mut engine = Engine::new(setup, sched::make(scheduler, &Default::default())?);
         engine.begin();

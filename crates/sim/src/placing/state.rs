@@ -8,7 +8,19 @@ use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{Snapshot, Vcpu, Vm};
 use instep_core::units::{Bytes, Nanos, NodeId, Tid, VmId};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+
+/// Where a VM is, as a file keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    /// The list of its home nodes; empty without a home.
+    pub home: String,
+    /// The list of the CPUs of each vCPU; once where all may use the same.
+    pub cpus: Vec<String>,
+    /// Its memory by node, MiB.
+    pub mib: Vec<u64>,
+}
 
 /// See the module. Everything is by VM, memory then by node.
 #[derive(Clone, Debug)]
@@ -99,6 +111,44 @@ impl State {
             vm.memory = memory.map(|((node, _), bytes)| (*node, Bytes(*bytes))).collect();
             vm.placed.clone_from(&self.placed[at]);
         }
+    }
+
+    /// Where each VM is.
+    pub(super) fn placements(&self) -> Vec<Placement> {
+        let one = |((allowed, home), memory): ((&Vec<CpuSet>, &NodeSet), &Vec<u64>)| {
+            let mut cpus: Vec<String> = allowed.iter().map(ToString::to_string).collect();
+            if allowed.windows(2).all(|pair| pair[0] == pair[1]) {
+                cpus.truncate(1);
+            }
+            let mib = memory.iter().map(|bytes| bytes >> 20).collect();
+            Placement { home: home.to_string(), cpus, mib }
+        };
+        self.allowed.iter().zip(&self.placed).zip(&self.memory).map(one).collect()
+    }
+
+    /// Puts each VM where it was kept to be. Fails if those were other VMs or another host.
+    pub(super) fn put(&mut self, kept: &[Placement]) -> Result<(), String> {
+        if kept.len() != self.allowed.len() {
+            return Err(format!("{} VMs are kept of {}", kept.len(), self.allowed.len()));
+        }
+        for (at, Placement { home, cpus, mib }) in kept.iter().enumerate() {
+            let read = |list: &String| CpuSet::parse_list(list).map_err(|error| error.to_string());
+            let cpus = cpus.iter().map(read).collect::<Result<Vec<CpuSet>, String>>()?;
+            let allowed = &mut self.allowed[at];
+            let all = allowed.iter().fold(CpuSet::new(), |all, own| all.or(own));
+            let is_known = cpus.iter().all(|cpus| !cpus.is_empty() && cpus.is_subset(&all));
+            if mib.len() != self.nodes.len() || !is_known {
+                return Err(format!("VM {at} is kept on another host"));
+            }
+            match &cpus[..] {
+                [cpus] => allowed.fill(cpus.clone()),
+                _ if cpus.len() == allowed.len() => *allowed = cpus,
+                _ => return Err(format!("VM {at} is kept with {} vCPUs", cpus.len())),
+            }
+            self.placed[at] = NodeSet::parse_list(home).map_err(|error| error.to_string())?;
+            self.memory[at] = mib.iter().map(|mib| mib << 20).collect();
+        }
+        Ok(())
     }
 
     /// Carries out a decision for a snapshot of it.

@@ -1,7 +1,6 @@
 //! The plan that the search finds against the best of all plans, on hosts small enough to try every one.
 
 use super::cells::{Host, Spot};
-use super::plan::Plan;
 use super::spots::Spots;
 use super::{search, unit, with_plan};
 use crate::policy::PolicySettings;
@@ -21,7 +20,7 @@ pub(in super::super) fn against_exact(snapshot: &Snapshot, most: usize) -> Optio
         }
         search::search(&mut plan);
         let found: Vec<Spot> = plan.state.at.iter().copied().flatten().collect();
-        let found = loss(&mut plan, &found);
+        let found = search::loss_on(&mut plan, &found);
         let choose = |mut number: usize| -> Vec<Spot> {
             let one = |own: &Vec<Spot>| {
                 let at = number % own.len();
@@ -30,22 +29,7 @@ pub(in super::super) fn against_exact(snapshot: &Snapshot, most: usize) -> Optio
             };
             options.iter().map(one).collect()
         };
-        let best = (0..plans).map(|number| loss(&mut plan, &choose(number))).min()?;
+        let best = (0..plans).map(|number| search::loss_on(&mut plan, &choose(number))).min()?;
         Some((found, best.min(found)))
     })
-}
-
-/// What a plan loses with units on these spots, those on several cells divided over what others leave free.
-fn loss(plan: &mut Plan, spots: &[Spot]) -> i64 {
-    spots.iter().enumerate().for_each(|(unit, _)| _ = plan.take(unit));
-    let several = |plan: &Plan, unit: usize| plan.cells_of(spots[unit]) > 1;
-    let mut order: Vec<usize> = (0..spots.len()).collect();
-    order.sort_by_key(|unit| several(plan, *unit));
-    order.iter().for_each(|unit| plan.put(*unit, spots[*unit]));
-    order.retain(|unit| several(plan, *unit));
-    for unit in order.repeat(3) {
-        plan.take(unit);
-        plan.put(unit, spots[unit]);
-    }
-    plan.loss()
 }

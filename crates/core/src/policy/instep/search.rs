@@ -47,19 +47,22 @@ pub(super) fn search(plan: &mut Plan) {
 /// Puts units on these spots and takes all others off. How a unit is divided over several cells depends on
 /// the spots only, not on how they were found.
 fn put_all(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>]) {
-    let is_alone = |plan: &Plan, spot: &Spot| plan.cells_of(*spot) == 1;
     for unit in order {
-        let spot = spots[*unit].filter(|spot| is_alone(plan, spot));
+        let spot = spots[*unit].filter(|spot| plan.cells_of(*spot) == 1);
         if spot.is_none() || plan.state.at[*unit] != spot {
             plan.take(*unit);
             spot.iter().for_each(|spot| plan.put(*unit, *spot));
         }
     }
-    // Others are divided over what those on one cell leave free, twice, as they see each other then.
-    for unit in order.iter().chain(order) {
-        if let Some(spot) = spots[*unit].filter(|spot| !is_alone(plan, spot)) {
-            plan.take(*unit);
-            plan.put(*unit, spot);
+    divide(plan, order, spots, 2);
+}
+
+/// Divides units on several cells over what others leave free, so often, as they see each other from the second time on.
+fn divide(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>], times: usize) {
+    for unit in order.repeat(times) {
+        if let Some(spot) = spots[unit].filter(|spot| plan.cells_of(*spot) > 1) {
+            plan.take(unit);
+            plan.put(unit, spot);
         }
     }
     plan.note_move();
@@ -112,14 +115,16 @@ fn explore(plan: &mut Plan, order: &[usize]) {
 
 /// What the plan loses once those on several cells are divided over what others leave free.
 fn divided_loss(plan: &mut Plan, order: &[usize]) -> i64 {
-    for unit in order.repeat(3) {
-        let spot = plan.state.at[unit].filter(|spot| plan.cells_of(*spot) > 1);
-        if let Some(spot) = spot {
-            plan.take(unit);
-            plan.put(unit, spot);
-        }
-    }
+    divide(plan, order, &plan.state.at.clone(), 3);
     plan.loss()
+}
+
+/// The same of a plan with units on these spots.
+pub(super) fn loss_on(plan: &mut Plan, spots: &[Spot]) -> i64 {
+    let order: Vec<usize> = (0..spots.len()).collect();
+    let spots: Vec<Option<Spot>> = spots.iter().copied().map(Some).collect();
+    put_all(plan, &order, &spots);
+    divided_loss(plan, &order)
 }
 
 /// The spot where a unit that is not placed would cost least if it were not on `spot`: on other nodes if
