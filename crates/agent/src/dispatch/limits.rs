@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// The most limits that are listed, the first by path: any user may set some in a cgroup that was handed over.
 const MOST_LIMITS: usize = 64;
@@ -36,29 +37,41 @@ pub struct LimitInForce {
 
 /// Paths of the cgroups with limits, each with its mount point, by their inode numbers; `None` for one that is gone.
 #[derive(Debug, Default)]
-pub(super) struct CgroupPaths(BTreeMap<u64, Option<(PathBuf, PathBuf)>>);
+pub(super) struct CgroupPaths {
+    found: BTreeMap<u64, Option<(PathBuf, PathBuf)>>,
+    /// Until then none is looked for: any user may make cgroups, and a look at all takes its time.
+    rests_until: Option<Instant>,
+}
+
+/// After a look it rests for so many times as long as that took.
+const REST: u32 = 50;
 
 impl CgroupPaths {
     /// Finds the cgroups that are new, and forgets those that are gone: the scheduler knows their limits for a minute more.
     pub(super) fn update(&mut self, root: &Root, limits: &[LimitSeen]) {
         let all: BTreeSet<u64> = limits.iter().map(|limit| limit.group).collect();
-        self.0.retain(|id, _| all.contains(id));
-        for (id, found) in &mut self.0 {
+        self.found.retain(|id, _| all.contains(id));
+        for (id, found) in &mut self.found {
             found.take_if(|(_, path)| number_of(path) != Some(*id));
         }
         let mut new: BTreeSet<u64> =
-            all.into_iter().filter(|id| !self.0.contains_key(id)).collect();
+            all.into_iter().filter(|id| !self.found.contains_key(id)).collect();
+        let begin = Instant::now();
+        if new.is_empty() || self.rests_until.is_some_and(|until| begin < until) {
+            return;
+        }
         for (id, found) in find_cgroups(root, &new) {
-            self.0.insert(id, Some(found));
+            self.found.insert(id, Some(found));
             new.remove(&id);
         }
-        self.0.extend(new.into_iter().map(|id| (id, None)));
+        self.found.extend(new.into_iter().map(|id| (id, None)));
+        self.rests_until = Some(begin + begin.elapsed() * REST);
     }
 
     /// Limits with their cgroups in the order of the paths, at most [`MOST_LIMITS`], and how many were left out.
     pub(super) fn name(&self, limits: &[LimitSeen]) -> (Vec<LimitInForce>, usize) {
         let named = |seen: &LimitSeen| {
-            let (mount, path) = self.0.get(&seen.group)?.as_ref()?;
+            let (mount, path) = self.found.get(&seen.group)?.as_ref()?;
             Some(LimitInForce {
                 cgroup: format!("/{}", path.strip_prefix(mount).unwrap_or(path).display()),
                 milli_cpus: seen.milli_cpus,
@@ -183,6 +196,22 @@ mod tests {
         assert_eq!(paths.name(&seen).0.len(), 1);
         paths.update(&Root::at(dir.path()), &[]);
         assert_eq!(paths.name(&seen).0.len(), 0);
+    }
+
+    #[test]
+    fn cgroups_are_looked_for_seldom_when_a_look_takes_long() {
+        let (dir, first) = host_with("a");
+        let second = make_cgroup(dir.path(), "b");
+        let mut paths = CgroupPaths::default();
+        paths.update(&Root::at(dir.path()), &[limit(first, 100)]);
+        // As if that look had taken a minute.
+        paths.rests_until = Some(Instant::now() + std::time::Duration::from_secs(3000));
+        let both = [limit(first, 100), limit(second, 100)];
+        paths.update(&Root::at(dir.path()), &both);
+        assert_eq!(paths.name(&both).0.len(), 1);
+        paths.rests_until = None;
+        paths.update(&Root::at(dir.path()), &both);
+        assert_eq!(paths.name(&both).0.len(), 2);
     }
 
     #[test]
