@@ -34,11 +34,12 @@ if [ "$purpose" = rpm ] && ! have cargo-generate-rpm; then
 fi
 if [ "$purpose" = test ] && [ -n "${INSTEP_LAB_ALL-}" ]; then
     # Minutes to build, for tests of packages. Unoptimised: these packages are hardly compressed.
-    if ! have cargo-deb; then
-        echo "==> installing for tests: cargo-deb"
-        cargo install --locked --debug --no-default-features cargo-deb ||
-            echo "cannot be installed here: the tests that need cargo-deb are skipped" >&2
-    fi
+    for tool in cargo-deb cargo-generate-rpm; do
+        have "$tool" && continue
+        echo "==> installing for tests: $tool"
+        cargo install --locked --debug --no-default-features "$tool" ||
+            echo "cannot be installed here: the tests that need $tool are skipped" >&2
+    done
 fi
 if [ "$purpose" = test ]; then
     # What holds dependencies against deny.toml. cargo would build it for minutes; PyPI has it built, by this version and sum alone.

@@ -153,9 +153,11 @@ fn the_projects_scenarios_are_scenarios() {
     for entry in fs::read_dir(scenarios()).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
-        // Shortened: a debug build is slow.
+        // Shortened, without guests that come or go at a time of the whole: a debug build is slow.
+        let is_time = |line: &str| line.starts_with("from =") || line.starts_with("until =");
         let short: String = text
             .lines()
+            .filter(|line| !is_time(line))
             .map(|line| if line.starts_with("duration") { "duration = \"20ms\"" } else { line })
             .flat_map(|line| [line, "\n"])
             .collect();

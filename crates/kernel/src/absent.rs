@@ -51,8 +51,7 @@ impl Loaded {
     }
 
     /// What it knows of each VM.
-    #[must_use]
-    pub fn vms(&self) -> Vec<VmSeen> {
+    pub fn vms(&self) -> std::vec::IntoIter<VmSeen> {
         match *self {}
     }
 

@@ -6,7 +6,8 @@ use instep_core::measure::waits::Waits;
 /// Classes of waits (`INSTEP_WAITS`): by the number of bits of their microseconds.
 pub const CLASSES: usize = 32;
 
-/// The waits of one vCPU. Each counts as long as the longest of its class, so that a quantile is at most 2.25 times the exact one.
+/// The waits of one vCPU. Each counts as long as the longest of its class, so that a quantile is at most 2.25 times the exact one, if
+/// that is 1 us or more.
 #[must_use]
 pub fn read(counts: &[u32; CLASSES], longest_us: u32) -> Waits {
     let longest = u64::from(longest_us) * 1000;

@@ -56,6 +56,40 @@ impl Tree {
 /// # Errors
 /// It cannot be made.
 pub fn scratch_dir() -> io::Result<tempfile::TempDir> {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+    if has_room(&std::fs::read_to_string("/proc/mounts").unwrap_or_default()) {
+        tempfile::tempdir_in(MEMORY)
+    } else {
+        tempfile::tempdir()
+    }
+}
+
+const MEMORY: &str = "/dev/shm";
+
+/// Whether there is a file system in memory of no less than a gibibyte, or of the usual half of the memory: that of a container has 64
+/// MiB. A file takes a page at least.
+fn has_room(mounts: &str) -> bool {
+    let mut options = mounts.lines().rev().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        (words.next() == Some(MEMORY)).then(|| words.nth(1).unwrap_or_default())
+    });
+    let kib = |options: &str| {
+        let size = options.split(',').find_map(|option| option.strip_prefix("size="));
+        size.map_or(Some(u64::MAX), |size| size.strip_suffix('k')?.parse().ok())
+    };
+    options.next().and_then(kib).is_some_and(|kib| kib >= 1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_room;
+
+    #[test]
+    fn memory_is_used_where_it_has_room() {
+        let rest = "proc /proc proc rw 0 0\n";
+        let mounted = |options: &str| format!("{rest}tmpfs /dev/shm tmpfs {options} 0 0\n");
+        assert!(has_room(&mounted("rw,nosuid,nodev")));
+        assert!(has_room(&mounted("rw,size=1048576k")));
+        assert!(!has_room(&mounted("rw,size=65536k")), "as Docker has it");
+        assert!(!has_room(rest));
+    }
 }

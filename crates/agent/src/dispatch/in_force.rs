@@ -149,7 +149,7 @@ pub struct VmInForce {
 }
 
 /// For how long vCPUs waited for a CPU since they are known: from when one could run to when it did, without the time for which
-/// CPU limits held it. Quantiles are upper bounds, less than twice the exact ones.
+/// CPU limits held it. Quantiles are upper bounds, at most 2.25 times the exact ones where these are 1 us or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 pub struct WaitsInForce {
     /// How many waits there were.

@@ -9,13 +9,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The most limits that are listed, the first by path: any user may set some in a cgroup that was handed over.
 const MOST_LIMITS: usize = 64;
 
-/// The most directories that are looked through: any user may make some.
-const MOST_DIRECTORIES: usize = 200_000;
+/// The longest look for cgroups beside the work of the agent: any user may make some.
+const MOST_OF_A_LOOK: Duration = Duration::from_millis(50);
+
+/// The longest one when the scheduler is out.
+const MOST_OF_LAST_LOOK: Duration = Duration::from_secs(2);
 
 /// Where cgroups with CPU settings are mounted, below the root directory.
 pub(super) const MOUNTS: [&str; 3] =
@@ -60,11 +63,15 @@ impl CgroupPaths {
         if new.is_empty() || self.rests_until.is_some_and(|until| begin < until) {
             return;
         }
-        for (id, found) in find_cgroups(root, &new) {
+        let (found, whole) = find_cgroups(root, &new, MOST_OF_A_LOOK);
+        for (id, found) in found {
             self.found.insert(id, Some(found));
             new.remove(&id);
         }
-        self.found.extend(new.into_iter().map(|id| (id, None)));
+        // What was not reached is looked for again.
+        if whole {
+            self.found.extend(new.into_iter().map(|id| (id, None)));
+        }
         self.rests_until = Some(begin + begin.elapsed() * REST);
     }
 
@@ -87,18 +94,30 @@ impl CgroupPaths {
     }
 }
 
-/// Directories of cgroups by their inode numbers, each with its mount point; none for one that is not found.
-fn find_cgroups(root: &Root, ids: &BTreeSet<u64>) -> BTreeMap<u64, (PathBuf, PathBuf)> {
-    let mut left = ids.clone();
-    let mut found = BTreeMap::new();
-    // That of version 2 holds the others.
-    for mount in MOUNTS.iter().rev().map(|mount| root.join(mount)) {
-        for (id, path) in find_directories(&mount, &left) {
-            left.remove(&id);
-            found.insert(id, (mount.clone(), path));
-        }
+/// Directories of cgroups by their inode numbers, each with its mount point, and whether all directories were looked at within
+/// this time.
+fn find_cgroups(
+    root: &Root,
+    ids: &BTreeSet<u64>,
+    most: Duration,
+) -> (BTreeMap<u64, (PathBuf, PathBuf)>, bool) {
+    let until = Instant::now() + most;
+    let [unified, of_version_1 @ ..] = MOUNTS.map(|mount| root.join(mount));
+    let mut mounts: Vec<PathBuf> =
+        of_version_1.into_iter().filter(|mount| mount.is_dir()).collect();
+    // Where there are several hierarchies a number may be that of another cgroup in one without CPU settings.
+    if mounts.is_empty() {
+        mounts.push(unified);
     }
-    found
+    let (mut found, mut whole) = (BTreeMap::new(), true);
+    for mount in mounts {
+        let left: BTreeSet<u64> =
+            ids.iter().copied().filter(|id| !found.contains_key(id)).collect();
+        let (directories, all) = find_directories(&mount, &left, until);
+        found.extend(directories.into_iter().map(|(id, path)| (id, (mount.clone(), path))));
+        whole &= all;
+    }
+    (found, whole)
 }
 
 /// The inode number of a directory.
@@ -106,25 +125,33 @@ fn number_of(dir: &Path) -> Option<u64> {
     std::fs::metadata(dir).ok().map(|found| found.ino())
 }
 
-/// The directories of these inode numbers at or below another, as a cgroup is known by its own.
-fn find_directories(top: &Path, ids: &BTreeSet<u64>) -> BTreeMap<u64, PathBuf> {
+/// The directories of these inode numbers at or below another, as a cgroup is known by its own; whether all were looked at that
+/// had to be.
+fn find_directories(
+    top: &Path,
+    ids: &BTreeSet<u64>,
+    until: Instant,
+) -> (BTreeMap<u64, PathBuf>, bool) {
     let (mut left, mut found) = (vec![top.to_owned()], BTreeMap::new());
-    for _ in 0..MOST_DIRECTORIES {
-        let Some(dir) = left.pop().filter(|_| found.len() < ids.len()) else { break };
+    while found.len() < ids.len() {
+        let Some(dir) = left.pop() else { break };
+        if Instant::now() >= until {
+            return (found, false);
+        }
         // Cgroups may come and go meanwhile.
         if let Some(id) = number_of(&dir).filter(|id| ids.contains(id)) {
             found.insert(id, dir.clone());
         }
         let entries = std::fs::read_dir(&dir).into_iter().flatten().filter_map(Result::ok);
         let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        left.extend(below.map(|entry| entry.path()));
+        left.extend(below.map(|entry| entry.path()).take_while(|_| Instant::now() < until));
     }
-    found
+    (found, true)
 }
 
 /// Names the cgroup, by its inode number, whose CPU limit found no room, and the limit; `None` where it is not found.
 pub(super) fn find_lost_limit(root: &Root, id: u64) -> Option<String> {
-    let (mount, path) = find_cgroups(root, &[id].into()).remove(&id)?;
+    let (mount, path) = find_cgroups(root, &[id].into(), MOST_OF_LAST_LOOK).0.remove(&id)?;
     let read = |file: &str| {
         let text = std::fs::read_to_string(path.join(file)).ok()?;
         Some(text.trim().replace('\n', " "))
@@ -144,7 +171,7 @@ mod tests {
 
     /// A host with this cgroup, and its inode number.
     fn host_with(path: &str) -> (tempfile::TempDir, u64) {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = instep_madehost::scratch_dir().unwrap();
         let id = make_cgroup(dir.path(), path);
         (dir, id)
     }
@@ -205,13 +232,23 @@ mod tests {
         let mut paths = CgroupPaths::default();
         paths.update(&Root::at(dir.path()), &[limit(first, 100)]);
         // As if that look had taken a minute.
-        paths.rests_until = Some(Instant::now() + std::time::Duration::from_secs(3000));
+        paths.rests_until = Some(Instant::now() + Duration::from_secs(3000));
         let both = [limit(first, 100), limit(second, 100)];
         paths.update(&Root::at(dir.path()), &both);
         assert_eq!(paths.name(&both).0.len(), 1);
         paths.rests_until = None;
         paths.update(&Root::at(dir.path()), &both);
         assert_eq!(paths.name(&both).0.len(), 2);
+    }
+
+    #[test]
+    fn a_look_ends_in_its_time_and_says_so() {
+        let (dir, id) = host_with("a");
+        let root = Root::at(dir.path());
+        let look = |most| find_cgroups(&root, &[id, u64::MAX].into(), most);
+        assert_eq!(look(Duration::ZERO), (BTreeMap::new(), false));
+        let (found, whole) = look(Duration::from_secs(60));
+        assert_eq!((found.len(), whole), (1, true));
     }
 
     #[test]

@@ -237,7 +237,7 @@ impl Dispatch {
                     instep: true,
                     why: "loaded by instep run".to_owned(),
                     counters: counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
-                    vms: self.held.add_to(kernel.vms().into_iter().map(VmInForce::from).collect()),
+                    vms: self.held.add_to(kernel.vms().map(VmInForce::from).collect()),
                     domains: kernel.domains(),
                     limits: self.limits.0.clone(),
                     more_limits: self.limits.1,

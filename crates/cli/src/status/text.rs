@@ -64,7 +64,7 @@ pub(crate) fn draw(
     }
     text.push_str(&observed.left_alone(width));
     if !list_vcpus {
-        text.push_str("\nAdd --vcpus for a row per vCPU.\n");
+        text.push_str("\nAdd --vcpus for UUIDs and a row per vCPU.\n");
     }
     if conflicts.count() != 0 {
         let line = format!(

@@ -110,6 +110,17 @@ fn each_vcpu_that_waits_on_a_throttled_cpu_is_throttled() {
 }
 
 #[test]
+fn the_moment_after_each_refill_is_no_slow_wake_up() {
+    let has = |throttled_ns| {
+        let json = throttled_by((0, "swapper/0"), quota_of_vm(throttled_ns));
+        findings(&json, "vm-10").iter().any(|(kind, _)| kind == "wake_latency")
+    };
+    // Of 352 ms of waits on the idle CPU 8 ms are left, and 52 ms.
+    assert!(!has(172_000_000));
+    assert!(has(150_000_000));
+}
+
+#[test]
 fn a_quota_above_the_vm_is_not_called_its_own() {
     let its = Throttled {
         quota_milli_cpus: Some(1500),

@@ -62,7 +62,18 @@ fn time_that_a_quota_takes_is_told_by_status_and_analyze() {
     let Some(limited) = Limited::new() else { return };
     let guest = stage.start_one("limited");
     assert!(limited.write("cgroup.procs", &guest.pid().to_string()));
-    let status = stage.instep(&["status", "--json", "--window", "2s"]).json();
+    let mut status = stage.instep(&["status", "--json", "--window", "2s"]).json();
+    for _ in 0..2 {
+        // Where others leave it less than its quota nothing throttles it.
+        let throttled = vm_of(&status, &guest)["throttled_cpus"].as_f64();
+        if throttled.is_some_and(|cpus| cpus > 0.4) {
+            break;
+        }
+        skip::retried(&format!(
+            "the machine is busy: a VM with a quota is throttled for {throttled:?} CPUs"
+        ));
+        status = stage.instep(&["status", "--json", "--window", "2s"]).json();
+    }
     let vm = vm_of(&status, &guest);
     assert_eq!(vm["quota_cpus"], 0.2, "{vm}");
     let cpus = |key: &str| vm[key].as_f64().unwrap();

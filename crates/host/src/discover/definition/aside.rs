@@ -25,7 +25,7 @@ pub(in crate::discover) struct Aside {
     /// How much of this scan may still be spent on waiting.
     left: Duration,
     /// Whether work was left undone in this scan, and in the one before.
-    left_undone: [bool; 2],
+    pub(in crate::discover) left_undone: [bool; 2],
 }
 
 #[derive(Debug)]

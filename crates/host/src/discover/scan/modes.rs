@@ -22,10 +22,12 @@ impl Scanner {
     /// As those of a scan.
     pub fn scan_vms(&mut self) -> Result<Scan, Error> {
         let kept = (self.options.clone(), self.warned, self.rivals.clone());
+        let undone = self.aside.left_undone;
         self.options.memory.enabled = false;
         self.options.waits = false;
         let scan = self.scan();
         (self.options, self.warned, self.rivals) = kept;
+        self.aside.left_undone = undone;
         scan
     }
 }
@@ -55,5 +57,15 @@ mod tests {
         assert!(alone.vms[0].memory.is_none());
         assert_eq!(about_memory(&scanner.scan().unwrap()), 1);
         assert_eq!(about_memory(&scanner.scan().unwrap()), 0, "told once");
+    }
+
+    #[test]
+    fn scan_for_vms_alone_leaves_work_that_did_not_end_to_the_next_scan() {
+        let dir = scratch_dir().unwrap();
+        MadeHost::new(HostSpec::new(1, 2)).write(dir.path()).unwrap();
+        let mut scanner = Scanner::new(Root::at(dir.path()), ScanOptions::once());
+        scanner.aside.left_undone = [false, true];
+        scanner.scan_vms().unwrap();
+        assert_eq!(scanner.aside.left_undone, [false, true]);
     }
 }
