@@ -21,13 +21,13 @@ impl Scanner {
     /// # Errors
     /// As those of a scan.
     pub fn scan_vms(&mut self) -> Result<Scan, Error> {
-        let kept = (self.options.clone(), self.warned, self.rivals.clone());
-        let undone = self.aside.left_undone;
+        let warned = (self.warned, self.rivals.clone(), self.aside.left_undone);
+        let options = self.options.clone();
         self.options.memory.enabled = false;
         self.options.waits = false;
         let scan = self.scan();
-        (self.options, self.warned, self.rivals) = kept;
-        self.aside.left_undone = undone;
+        self.options = options;
+        (self.warned, self.rivals, self.aside.left_undone) = warned;
         scan
     }
 }

@@ -194,8 +194,7 @@ const CASES: &[Case] = &[
             let mut linux = on.host(NODES, 4).allowed(1, &[0]).allowed(2, &[0]);
             linux = linux.busy(&[(0, 0), (1, 0), (2, 0)]);
             linux.pulls(1, 0, Newly, 1);
-            let turn = *linux.cfs.domains.turn(1, HOST);
-            linux.cfs.domains.domain(turn.domain).groups[turn.own].uneven.to_string()
+            linux.is_uneven(1, HOST).to_string()
         },
         "true",
     ),

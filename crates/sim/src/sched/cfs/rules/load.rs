@@ -297,15 +297,11 @@ const CASES: &[Case] = &[
 fn uneven_after(on: Board) -> String {
     let mut linux = on.host([2, 2, 1], 4).allowed(1, &[0]).allowed(2, &[0]);
     linux = linux.busy(&[(0, 0), (1, 0), (2, 0)]);
-    let uneven = |linux: &mut Linux| {
-        let turn = *linux.cfs.domains.turn(1, 1);
-        linux.cfs.domains.domain(turn.domain).groups[turn.own].uneven
-    };
     linux.pulls(1, 0, Newly, 1);
-    let before = uneven(&mut linux);
+    let before = linux.is_uneven(1, 1);
     linux = linux.blocks(0).blocks(0).blocks(0);
     linux.pulls(1, 0, Newly, 1);
-    format!("{before} {}", uneven(&mut linux))
+    format!("{before} {}", linux.is_uneven(1, 1))
 }
 
 #[test]

@@ -205,4 +205,10 @@ impl Linux {
         let turn = *self.cfs.domains.turn(cpu, level);
         format!("{:?}", self.cfs.imbalance(&self.desk, cpu, turn, idle))
     }
+
+    /// Whether the group of `cpu` in the span of this level counts as uneven.
+    fn is_uneven(&mut self, cpu: usize, level: usize) -> bool {
+        let turn = *self.cfs.domains.turn(cpu, level);
+        self.cfs.domains.domain(turn.domain).groups[turn.own].uneven
+    }
 }

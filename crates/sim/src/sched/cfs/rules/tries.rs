@@ -78,8 +78,7 @@ const CASES: &[Case] = &[
         |on| {
             let mut linux = pinned_beside_hot(on);
             linux.pulls(1, 0, Newly, 1);
-            let turn = *linux.cfs.domains.turn(1, HOST);
-            linux.cfs.domains.domain(turn.domain).groups[turn.own].uneven.to_string()
+            linux.is_uneven(1, HOST).to_string()
         },
         "true",
     ),
