@@ -117,7 +117,7 @@ static __always_inline void unhold(struct task_state *t, u64 now)
 		__sync_fetch_and_add(&a->weights, t->stands_for);
 	held = pol_since(t->held_at, limit_clock());
 	__sync_fetch_and_add(&a->held_ns, held);
-	l = limit_at(t->limit);
+	l = limit_at(t->held_by);
 	if (l)
 		__sync_fetch_and_add(&l->held_ns, held);
 }
@@ -278,7 +278,7 @@ SEPARATE int charge(s32 cpu, u64 now)
 	cost = pol_charge(ran, share_of(a));
 	if (!c->hole) {
 		__sync_fetch_and_add(&a->vtime, cost);
-		if (v && is_spread(v))
+		if (v && is_spread_gang(v))
 			charge_part(v, c->domain, cost);
 	} else if (v) {
 		__sync_fetch_and_add(&v->spare, cost);

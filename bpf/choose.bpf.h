@@ -131,7 +131,7 @@ SEPARATE int take_of_spread(struct domain_state *d)
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
 
-		if (v && is_gang(v) && is_spread(v) && take_of_parts(vm))
+		if (v && is_spread_gang(v) && take_of_parts(vm))
 			return true;
 	}
 	return false;

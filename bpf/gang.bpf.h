@@ -291,8 +291,7 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 
 	v->seats = seats;
 	place_gang(vm, now);
-	if (!v->nr_parts)
-		v->seats = seats = 0;
+	seats = v->seats;
 	number_seats(vm, seats, all);
 	/* How often it was torn says little of a gang of another size. */
 	if (seats != before)
@@ -381,7 +380,8 @@ SEPARATE int end_window(u32 vm, u64 now)
 	v->wide = seats > room_in(d);
 	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))
 		seats = 0;
-	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts))
+	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts) ||
+	    (!seats && is_broad(vm, v, d) != is_spread(v)))
 		reseat(vm, v, d, seats, all, now);
 	v->ran_ns = 0;
 	__sync_fetch_and_sub(&v->spare, v->spare / SPARE_WINDOWS);

@@ -61,6 +61,7 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 	if (t->stands_for)
 		__sync_fetch_and_sub(&a->weights, t->stands_for);
 	t->held_at = at;
+	t->held_by = t->limit;
 	t->held_since = t->held_since ?: at;
 	t->held = 1;
 	INSTEP_STATE->held_last = at;

@@ -185,7 +185,7 @@ SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 	e->stale = 1;
 	move_load(d, e, share);
 	count(INSTEP_C_MOVE_DOMAIN);
-	if (v->seats)
+	if (v->seats || is_spread(v))
 		place_gang(vm, now);
 	/* Its vCPUs may wait on seats, which only slots serve. */
 	start_slots(e, to, now);
@@ -200,7 +200,7 @@ SEPARATE int go_home(u32 vm, u64 now)
 	struct domain_state *d;
 	u32 to;
 
-	if (!v || !s || !v->joined || v->restricted || is_spread(v) || home_of(s) == INSTEP_NO_NODE)
+	if (!v || !s || !v->joined || v->restricted || is_spread_gang(v) || home_of(s) == INSTEP_NO_NODE)
 		return 0;
 	d = domain_of(v->account.domain);
 	if (!d || d->node == s->home_node)

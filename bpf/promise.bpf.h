@@ -8,7 +8,8 @@
  * Method: a slot is promised one slot before. Slots are numbered by the clock, alike in all domains. At the start of slot n
  * a planner promises slot n + 1 to each wide gang of its domain that is due in all its domains:
  *     virtual time of the part <= clock of the domain + what a slot costs the gang
- * where a part that has slot n counts as charged for it. A gang that had no slot for too long (account.bpf.h, overdue_by)
+ * where a part that has slot n counts as charged for it, and unless accounts that come before the gang in the order of slot n, and
+ * do not hold the clock back (account.bpf.h), want so many CPUs for the pool that too few are left for the part. A gang that had no slot for too long (account.bpf.h, overdue_by)
  * is due, too. The promise is written into each domain in ascending order by compare and swap: of two gangs
  * that want the same domain the first one has all, the other one takes back what it had.
  *     So its domains share their CPUs between the gang and others as their clocks say, and the slowest of them decides. Of two gangs
@@ -40,6 +41,18 @@ static __always_inline bool has_slot(struct vm_state *v, struct domain_state *d)
 	struct gang_part *part = part_in(v, d->host.domain);
 
 	return part->domain == d->host.domain && part->granted == d->slot;
+}
+
+/* In the order of a plan: accounts before this gang that hold no clock back want so much of the pool. Is too little left here? */
+SEPARATE int note_barred(struct vm_state *v, struct domain_state *d, u32 light)
+{
+	struct gang_part *part;
+
+	if (!v || !d)
+		return 0;
+	part = part_in(v, d->host.domain);
+	part->barred = light >= POL_CPU / 2 && light + pol_count(part->set) * POL_CPU > d->nr_lanes * POL_CPU;
+	return 0;
 }
 
 static __always_inline struct promise *promise_of(struct domain_state *d, u64 slot)
@@ -135,7 +148,7 @@ SEPARATE int is_due_in_all(u32 vm, u64 slot)
 	d = domain_of_part(v, 0);
 	most = LEAD_ORIGIN + (d && is_promised(d, slot - 1, vm) ? 0 : cost);
 	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts && lead_of(vm, k, cost) > most)
+		if ((u32)k < v->nr_parts && (lead_of(vm, k, cost) > most || v->parts[within(k, INSTEP_MAX_PARTS)].barred))
 			due = false;
 	return due;
 }
@@ -187,7 +200,7 @@ SEPARATE int promise_slots(struct domain_state *d, u64 now)
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
 
-		if (v && is_gang(v) && is_spread(v))
+		if (v && is_spread_gang(v))
 			promise(vm, next, now);
 	}
 	return 0;

@@ -65,6 +65,15 @@ static __always_inline bool is_usable(s32 cpu)
 	return c && c->node >= 0 && !c->taken_at;
 }
 
+/* In which part of a VM without a gang that has several a vCPU waits. */
+static __always_inline struct gang_part *pool_part(struct vm_state *v, struct task_state *t)
+{
+	struct instep_vm_settings *s = vm_set_of(t->vm);
+	u32 k = s ? (t->slot - s->first_slot) * v->nr_parts / (s->nr_vcpus ?: 1) : 0;
+
+	return &v->parts[within(k, INSTEP_MAX_PARTS)];
+}
+
 /* Which domain a thread that was last on `cpu` waits in. */
 static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 {
@@ -77,6 +86,8 @@ static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 		/* One that has lost CPUs loses its sets at the end of the window; until then it may not use those of all parts. */
 		if (i && i->seat != NO_SEAT && is_gang(v) && !(is_spread(v) && v->restricted))
 			return part_of(v, i)->domain;
+		if (i && is_spread(v) && !v->seats && !v->restricted)
+			return pool_part(v, t)->domain;
 		return v->account.domain;
 	}
 	return c && c->domain < INSTEP_MAX_DOMAINS ? c->domain : 0;

@@ -34,17 +34,24 @@ static __always_inline u32 load_by(struct vm_state *v)
 }
 
 /*
- * What a VM wants of the pool, 1024ths of a CPU: all that its vCPUs want, or, of a gang, its siblings that block. One
+ * What a VM wants of a domain's pool, 1024ths of a CPU: all that its vCPUs want, or, of a gang, its siblings that block. One
  * whose vCPUs run for a moment now and then is served by preemption: a CPU kept for it would be empty most of the time.
  */
-static __always_inline u32 pool_demand(struct vm_state *v, u32 vm)
+SEPARATE u32 pool_demand(u32 vm, u32 domain)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
-	u32 seated = v->seats * POL_CPU, demand = v->account.demand;
+	struct vm_state *v = vm_of(vm);
+	u32 seated, demand;
 
-	if (!s || demand <= seated || (demand - seated) / (s->nr_vcpus - v->seats ?: 1) < POL_CPU / 8)
+	if (!s || !v)
 		return 0;
-	return demand - seated;
+	seated = v->seats * POL_CPU;
+	demand = v->account.demand;
+	if (demand <= seated || (demand - seated) / (s->nr_vcpus - v->seats ?: 1) < POL_CPU / 8)
+		return 0;
+	if (is_spread(v) && !v->seats)
+		return demand / v->nr_parts;
+	return v->account.domain == domain ? demand - seated : 0;
 }
 
 /* What the host's threads want of it: those that run for long. */
@@ -91,7 +98,7 @@ SEPARATE int list_members(struct domain_state *d, u32 domain)
 			continue;
 		gangs += v->seats > 1;
 		wide += is_gang(v) && pol_count(part_in(v, domain)->set) * 2 > d->nr_lanes;
-		spread += is_spread(v);
+		spread += is_spread_gang(v);
 		d->members[within(d->listed, INSTEP_MAX_VMS)] = k;
 		d->listed++;
 	}
@@ -123,10 +130,8 @@ SEPARATE int sum_load(struct domain_state *d, u32 domain, u32 without)
 			continue;
 		if (is_gang(v))
 			add_load(d, part_in(v, domain)->set, load_by(v));
-		if (v->account.domain != domain)
-			continue;
-		whole = pool_demand(v, vm);
-		pool += whole < v->account.share ? whole : v->account.share;
+		whole = pool_demand(vm, domain);
+		pool += pol_min(whole, v->account.share / (v->seats ? 1 : v->nr_parts ?: 1));
 	}
 	set = d->lanes;
 	bpf_repeat(pol_count(set)) {

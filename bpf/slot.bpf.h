@@ -144,11 +144,8 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 		/* A gang that has all that it wants does not wait for a slot. */
 		if (!waiting(&v->account))
 			v->granted_at = now;
-		/* It is in one list only; elsewhere it has what was promised to it (promise.bpf.h). */
-		if (is_spread(v) && v->account.domain != d->host.domain)
-			continue;
 		at = within(list_of(&v->account, v, vtime_in(v, d->host.domain), least, width, now), INSTEP_LANES);
-		v->next = list_head(d, at);
+		part_in(v, d->host.domain)->next = list_head(d, at);
 		d->heads[at] = vm;
 		d->lists |= pol_lane(at);
 	}
@@ -167,6 +164,7 @@ struct slot_plan {
 	u64 now;
 	u32 part;	/* of a CPU that such threads want beyond those, 1024ths */
 	u32 victim;	/* of the gangs that were granted, the one that lost least to threads that took its CPUs */
+	u32 light;	/* what those want of it that hold no clock back, 1024ths of a CPU */
 	bool promised;	/* to a gang of several domains */
 };
 
@@ -244,7 +242,7 @@ static __always_inline void keep_promise(struct domain_state *d, struct slot_pla
 	u32 vm = p->vm;
 	struct vm_state *v = p->slot == slot_number(plan->now) ? vm_of(vm) : NULL;
 
-	if (!v || !is_spread(v) || !is_member(v, d->host.domain))
+	if (!v || !is_spread_gang(v) || !is_member(v, d->host.domain))
 		return;
 	grant(d, v, vm, plan);
 	plan->promised = true;
@@ -259,7 +257,7 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 		return 0;
 	bpf_repeat(MAX_STEPS) {
 		struct vm_state *v;
-		u32 vm;
+		u32 vm, demand;
 
 		if (!member) {
 			if (!d->lists)
@@ -275,9 +273,10 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 		v = vm_of(vm);
 		if (!v)
 			break;
-		member = v->next;
-		if (is_spread(v)) {
-			if (!has_slot(v, d))
+		member = part_in(v, d->host.domain)->next;
+		if (is_spread_gang(v)) {
+			note_barred(v, d, plan->light);
+			if (!has_slot(v, d) && v->account.domain == d->host.domain)
 				refuse(d, v, vm);
 		} else if (is_gang(v)) {
 			u64 lacks = v->parts[0].set & ~plan->free;
@@ -288,7 +287,9 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 			else
 				refuse(d, v, vm);
 		}
-		reserve(plan, pool_demand(v, vm), v->allowed);
+		demand = pool_demand(vm, d->host.domain);
+		plan->light += v->account.light ? demand : 0;
+		reserve(plan, demand, v->restricted ? v->allowed : ~0ull);
 	}
 	return 0;
 }

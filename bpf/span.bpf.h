@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Gangs that are wider than a scheduling domain.
+ * VMs that are wider than a scheduling domain.
  *
  * Flag: span. Counters: spans.
  *
@@ -16,7 +16,11 @@
  *     Slots begin at the same moments in all domains. At the start of each slot every planner looks at the wide gangs that
  * have a part in its domain (promise.bpf.h). A gang that is not ahead of the clock of any of its domains is promised the next
  * slot in all of them, unless one of these is promised to another. A planner grants what was promised before all else.
- * Limits: only VMs whose vCPUs may use all CPUs. A set that lies in several domains moves only when its CPUs are lost.
+ *     A VM with more vCPUs than its domain has CPUs that forms no gang has parts, too: in as many domains as have room for all its
+ * vCPUs, else in all. Its vCPUs are divided evenly among them, and each waits in the pool of its part's domain. The VM has
+ * one virtual time. In another domain than its own it counts as so far ahead of that one's clock as of its own.
+ * Limits: only VMs whose vCPUs may use all CPUs. While some of its vCPUs form a gang that fits into its domain all wait there. What
+ * lies in several domains moves only when its CPUs are lost.
  */
 #ifndef INSTEP_SPAN_BPF_H
 #define INSTEP_SPAN_BPF_H
@@ -105,7 +109,7 @@ SEPARATE u32 load_from(u32 first, u32 n)
 }
 
 /* Of the places for `n` parts the one that is least loaded; NO_DOMAIN if none has room. A VM with a home stays there. */
-SEPARATE u32 least_loaded_from(u32 vm, u32 n)
+SEPARATE u32 least_loaded_from(u32 vm, u32 n, u32 size)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
@@ -122,7 +126,7 @@ SEPARATE u32 least_loaded_from(u32 vm, u32 n)
 		if (stays && v->account.domain - first >= n)
 			continue;
 		load = load_from(first, n);
-		if (load >= least || room_from(first, n) < v->seats)
+		if (load >= least || room_from(first, n) < size)
 			continue;
 		least = load;
 		found = first;
@@ -131,10 +135,10 @@ SEPARATE u32 least_loaded_from(u32 vm, u32 n)
 }
 
 /*
- * Domains for a gang that no single one has room for: how many, 0 if all together have too few CPUs. The first one is left in
- * `numbering`.
+ * Domains for so many vCPUs, which no single one has room for: how many, 0 if all together have too few CPUs. The first one is
+ * left in `numbering`.
  */
-SEPARATE u32 find_domains(u32 vm)
+SEPARATE u32 find_domains(u32 vm, u32 size)
 {
 	struct vm_state *v = vm_of(vm);
 	u32 domains = SET.nr_domains;
@@ -147,7 +151,7 @@ SEPARATE u32 find_domains(u32 vm)
 
 		if ((u32)n > domains)
 			break;
-		first = least_loaded_from(vm, n);
+		first = least_loaded_from(vm, n, size);
 		if (first == NO_DOMAIN)
 			continue;
 		if (v->account.domain - first >= (u32)n)
@@ -171,9 +175,47 @@ SEPARATE int leave_domains(struct vm_state *v)
 		if (!d)
 			continue;
 		d->stale = 1;
-		d->nr_spread -= is_spread(v) && d->nr_spread;
+		d->nr_spread -= is_spread(v) && v->parts[0].set && d->nr_spread;
 	}
 	v->nr_parts = 0;
+	return 0;
+}
+
+/* Whether a VM has more vCPUs than its domain has CPUs, and may use other domains. */
+static __always_inline bool is_broad(u32 vm, struct vm_state *v, struct domain_state *d)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+
+	return s && s->nr_vcpus > d->nr_lanes && !d->isolated && SET.nr_domains > 1 && may_spread(v);
+}
+
+/* A broad VM that forms no gang waits in the pools of as many domains as have room for it, or of all. */
+SEPARATE int spread_pool(u32 vm)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
+	u32 n, first;
+	s32 k;
+
+	if (!v || !s)
+		return 0;
+	n = find_domains(vm, s->nr_vcpus);
+	first = v->numbering.part;
+	if (!n) {
+		n = SET.nr_domains < INSTEP_MAX_PARTS ? SET.nr_domains : INSTEP_MAX_PARTS;
+		first = pol_first_domain(v->account.domain, n, SET.nr_domains);
+	}
+	bpf_for(k, 0, n) {
+		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+		struct domain_state *d = domain_of(first + k);
+
+		if (!d || !room_in(d))
+			return 0;
+		part->domain = first + k;
+		part->set = 0;
+		d->stale = 1;
+	}
+	v->nr_parts = n;
 	return 0;
 }
 
@@ -191,16 +233,19 @@ SEPARATE int place_gang(u32 vm, u64 now)
 		return 0;
 	leave_domains(v);
 	v->moved_at = now;
-	if (v->seats < 2)
-		return 0;
 	if (v->seats > room_in(d)) {
-		n = may_spread(v) ? find_domains(vm) : 0;
+		n = may_spread(v) ? find_domains(vm, v->seats) : 0;
 		if (n && spread_over(vm, v->numbering.part, n))
 			v->nr_parts = n;
-		return 0;
+	} else if (v->seats > 1) {
+		v->parts[0].first = 0;
+		v->nr_parts = place_part(vm, 0, v->account.domain, v->seats);
 	}
-	v->parts[0].first = 0;
-	v->nr_parts = place_part(vm, 0, v->account.domain, v->seats);
+	if (v->nr_parts)
+		return 0;
+	v->seats = 0;
+	if (is_broad(vm, v, d))
+		spread_pool(vm);
 	return 0;
 }
 

@@ -74,22 +74,24 @@ struct numbering {
 	u32 strays;
 };
 
-/* Of a gang, the vCPUs whose seats are in one domain. */
+/* The vCPUs of a VM that have their seats in one domain, or wait in its pool. */
 struct gang_part {
-	u64 set LINE; /* their CPUs: lanes of the domain */
+	u64 set LINE; /* of a gang, their CPUs: lanes of the domain */
 	u64 waiting; /* seats of them whose vCPU waits in its own queue */
 	u64 vtime;   /* of a gang with several parts: virtual time in this domain (span.bpf.h) */
 	u64 began;   /* what a thread has to be behind to interrupt it in its slot: its virtual time when that began */
 	u32 domain;
 	u32 first;   /* number of its first seat in the gang */
 	u32 granted; /* the slot of its domain that it had last */
+	u32 next;    /* in the planner's order */
+	u32 barred;  /* accounts before it in the last plan's order left it too few CPUs */
 };
 
 struct vm_state {
 	struct account account;
 	/* Read in every operation, written when the gang or its set changes. */
 	u32 seats LINE;	 /* vCPUs of the gang, 0 if it forms none */
-	u32 nr_parts;	 /* domains in which they have their seats, 0 if it has no set */
+	u32 nr_parts;	 /* domains in which they have their seats, or in whose pools they wait if these are several; else 0 */
 	u32 generation;	 /* of the table when this entry was begun */
 	u32 joined;	 /* it has a domain */
 	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs */
@@ -105,7 +107,6 @@ struct vm_state {
 	u64 rest_ns;	 /* time in the window of evidence in which none of its vCPUs wanted a CPU */
 	u64 spare;	 /* virtual time that it was not charged for in holes, of about the last second */
 	u32 refusals;	 /* slots since its last one, in which it wanted one */
-	u32 next;	 /* in the planner's order */
 	u32 strays;	 /* vCPUs that lost their seat while they waited there */
 	u32 trial;	 /* windows of its trial as a gang that are left (gang.bpf.h) */
 	u32 pause;	 /* windows until the next trial */
@@ -274,7 +275,7 @@ struct host_state {
 	u32 nr_vms;	/* one more than the last VM of the table that was ever in use */
 	u64 level;	/* what a unit of weight is entitled to (policy.h, pol_level) */
 	u32 drained;	/* seat queues below are looked through since the table changed */
-	u32 generation;	/* of the table, then */
+	u32 generation;	/* of the table when that began */
 	u64 rolled_at LINE; /* when shares were last computed */
 	u64 spread_at;	/* when load was last compared between domains (moves.bpf.h) */
 	u64 held_timer;	/* when threads that are held are looked at next, 0 if none are (held.bpf.h) */
@@ -324,6 +325,7 @@ struct task_state {
 	u32 stands_long; /* it is counted in the account's nr_long */
 	u32 held;	/* a CPU limit holds it; the code that takes this back takes it from nr_held (held.bpf.h) */
 	u64 held_at;	/* since when, ... */
+	u64 held_by;	/* ... by the limit of which cgroup, ... */
 	u64 held_since;	/* ... and since when it has not run for this reason */
 	u64 group;	/* its cgroup when it last looked, ... */
 	u64 looked_at;	/* ... when it did, ... */
@@ -511,13 +513,18 @@ static __always_inline bool is_gang(struct vm_state *v)
 	return v->seats > 1 && v->nr_parts;
 }
 
-/* Whether a gang has parts in several domains (span.bpf.h). */
+/* Whether a VM has parts in several domains (span.bpf.h). */
 static __always_inline bool is_spread(struct vm_state *v)
 {
 	return v->nr_parts > 1;
 }
 
-/* The part of a gang in one of its domains. */
+static __always_inline bool is_spread_gang(struct vm_state *v)
+{
+	return is_spread(v) && v->seats > 1;
+}
+
+/* The part of a VM in one of its domains. */
 static __always_inline struct gang_part *part_in(struct vm_state *v, u32 domain)
 {
 	/* They lie in domains side by side. */
@@ -532,22 +539,32 @@ static __always_inline struct gang_part *part_of(struct vm_state *v, struct slot
 	return &v->parts[within(i->part, INSTEP_MAX_PARTS)];
 }
 
-/* The domain of part `k` of a gang; NULL if it has no such part. */
+/* The domain of part `k` of a VM; NULL if it has no such part. */
 static __always_inline struct domain_state *domain_of_part(struct vm_state *v, u32 k)
 {
 	return k < v->nr_parts ? domain_of(v->parts[within(k, INSTEP_MAX_PARTS)].domain) : NULL;
 }
 
-/* Whether a VM competes for a domain's CPUs: its own or, of a gang, one where a part of it is. */
+/* Whether a VM competes for a domain's CPUs: its own, or one where a part of it is. */
 static __always_inline bool is_member(struct vm_state *v, u32 domain)
 {
 	return v->account.domain == domain || (is_spread(v) && domain - v->parts[0].domain < v->nr_parts);
 }
 
 /* The virtual time that counts in one of its domains. */
-static __always_inline u64 vtime_in(struct vm_state *v, u32 domain)
+SEPARATE u64 vtime_in(struct vm_state *v, u32 domain)
 {
-	return is_spread(v) ? part_in(v, domain)->vtime : v->account.vtime;
+	struct domain_state *d, *own;
+
+	if (!v)
+		return POL_ORIGIN;
+	if (!is_spread(v))
+		return v->account.vtime;
+	if (is_spread_gang(v))
+		return part_in(v, domain)->vtime;
+	d = domain_of(domain);
+	own = domain_of(v->account.domain);
+	return v->account.vtime + (d && own ? d->clock - own->clock : 0);
 }
 
 static __always_inline void count(enum instep_counter what)

@@ -2,9 +2,9 @@
 /*
  * For how long vCPUs wait for a CPU: a histogram for each vCPU.
  *
- * Flag: none (it only reports). Counters: none. A wait lasts from when a vCPU can run, because it woke up or lost its CPU, to when it
- * runs. Time for which a CPU limit holds it is no wait. Only the CPU that it comes to writes its histogram, so nothing
- * here is shared; user space adds up those of a VM (crates/kernel, loaded/waits.rs).
+ * Flag: none (it only reports). Counters: none. A wait begins when a vCPU can run, because it woke up or lost its CPU, and ends
+ * when it runs. Time for which a CPU limit holds it is no wait. Only the CPU on which the vCPU runs next writes the vCPU's
+ * histogram, so that no two CPUs write the same one; user space adds up those of a VM (crates/kernel, loaded/waits.rs).
  */
 #ifndef INSTEP_WAITS_BPF_H
 #define INSTEP_WAITS_BPF_H

@@ -282,6 +282,12 @@ u64 shim_group_parent(const struct host_state *s, u32 group)
 	return s->groups[group % SHIM_MAX_GROUPS].parent;
 }
 
+/* ... for how long its limit held threads, summed over them, ... */
+u64 shim_group_held(const struct host_state *s, u32 group)
+{
+	return s->limits[group % SHIM_MAX_GROUPS].held_ns;
+}
+
 /* ... for how long threads of a VM were runnable, summed over them, ... */
 u64 shim_vm_wanted(const struct host_state *s, u32 vm)
 {

@@ -110,6 +110,8 @@ mod c {
         pub(super) fn shim_set_vm_weight(state: *mut c_void, vm: u32, weight: u32);
         #[cfg(test)]
         pub(super) fn shim_vm_held(state: *const c_void, vm: u32) -> u64;
+        #[cfg(test)]
+        pub(super) fn shim_group_held(state: *const c_void, group: u32) -> u64;
         pub(super) fn shim_set_home(state: *mut c_void, vm: u32, node: i32);
         pub(super) fn shim_set_thread(
             threads: *mut c_void,

@@ -128,6 +128,12 @@ fn wide_spinning_vm_and_vm_of_one_vcpu_exclude_neither() {
 }
 
 #[test]
+fn vm_that_blocks_and_is_wider_than_a_node_uses_several() {
+    let bounds = [AtLeast("blocks", Speed, 0.6), AtLeast("computes", Speed, 1.2)];
+    holds(&[case("wide-blocks", scenario!("wide-blocks"), &[], &bounds)]);
+}
+
+#[test]
 fn vcpu_with_io_does_not_hide_siblings_that_spin() {
     let case = |period| {
         let bounds = [AtLeast("spins", Speed, 0.9)];

@@ -215,6 +215,22 @@ fn held_thread_may_be_moved_and_leaves_its_limit() {
 }
 
 #[test]
+fn time_is_held_by_the_limit_under_which_the_thread_was() {
+    let mut instep = host(2, &[(1, 100)], &[(1, limit(10)), (2, limit(90))]);
+    instep.kernel().set_group(0, 1);
+    wake(&mut instep, 0, START);
+    // It is held from about the tenth to the hundredth millisecond of each period, and changes its cgroup meanwhile.
+    run(&mut instep, 2, 1, START, 1030);
+    instep.kernel().set_group(0, 2);
+    run(&mut instep, 2, 1, START + 1030 * MS, 100);
+    // SAFETY: it is the state that this scheduler was loaded with; C checks the number.
+    let mut held = |group| unsafe { c::shim_group_held(instep.kernel().globals(), group) } / MS;
+    let (first, second) = (held(1), held(2));
+    assert!((900..=1000).contains(&first), "the first limit held it for {first} ms");
+    assert!(second < 15, "the second one for {second} ms");
+}
+
+#[test]
 fn limits_of_all_cpus_or_more_limit_nobody() {
     let mut instep = host(2, &[(2, 100)], &[(1, limit(200)), (2, limit(900))]);
     (0..2).for_each(|task| instep.kernel().set_group(task, 1 + task as u32));

@@ -83,6 +83,31 @@ fn gangs_of_the_same_domains_have_equal_parts() {
     assert!(parts.iter().all(|part| *part > 0.8), "{parts:?}");
 }
 
+/// CPUs that each VM has of those of two nodes with four each, of which none forms a gang.
+fn pools(instep: &mut Instep, vms: &[usize], from: u64, to: u64) -> Vec<f64> {
+    let ran = run(instep, 8, vms, from, to);
+    ran.cpu.iter().map(|had| *had as f64 / (to - from) as f64).collect()
+}
+
+#[test]
+fn vm_of_no_gang_that_is_wider_than_a_domain_has_cpus_of_several() {
+    let vms = [8, 4, 4];
+    let had = pools(&mut on_nodes(2, 4, &vms, GANG), &vms, 500, 2500);
+    assert!(had.iter().all(|cpus| (cpus - 8.0 / 3.0).abs() < 0.15), "{had:?}");
+}
+
+#[test]
+fn vm_of_several_pools_that_may_use_one_domain_only_waits_there() {
+    let vms = [8, 4];
+    let mut instep = on_nodes(2, 4, &vms, GANG);
+    pools(&mut instep, &vms, 0, 500);
+    for task in 0..8 {
+        instep.kernel().set_affinity(task, &CpuMask::of(0..4), START + 500 * MS);
+    }
+    let had = pools(&mut instep, &vms, 700, 2700);
+    assert!(had[0] > 3.5 && had[1] > 3.5, "{had:?}");
+}
+
 #[test]
 fn without_flag_span_a_vm_wider_than_a_domain_forms_no_gang() {
     let vms = [16, 8, 8];
