@@ -189,7 +189,7 @@ SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score
 			continue;
 		if (score->holes && 2 * pol_count(met) < pol_count(set))
 			continue;
-		vtime = vtime_in(v, domain) + (score->holes ? v->spare : 0);
+		vtime = gang_vtime_in(v, domain) + (score->holes ? v->spare : 0);
 		if (!score->least_vtime || pol_before(vtime, score->least_vtime))
 			score->least_vtime = vtime;
 	}

@@ -551,17 +551,21 @@ static __always_inline bool is_member(struct vm_state *v, u32 domain)
 	return v->account.domain == domain || (is_spread(v) && domain - v->parts[0].domain < v->nr_parts);
 }
 
-/* The virtual time that counts in one of its domains. */
+/* The virtual time of a gang that counts in one of its domains. */
+static __always_inline u64 gang_vtime_in(struct vm_state *v, u32 domain)
+{
+	return is_spread(v) ? part_in(v, domain)->vtime : v->account.vtime;
+}
+
+/* The same of any VM. */
 SEPARATE u64 vtime_in(struct vm_state *v, u32 domain)
 {
 	struct domain_state *d, *own;
 
 	if (!v)
 		return POL_ORIGIN;
-	if (!is_spread(v))
-		return v->account.vtime;
-	if (is_spread_gang(v))
-		return part_in(v, domain)->vtime;
+	if (v->seats || !is_spread(v))
+		return gang_vtime_in(v, domain);
 	d = domain_of(domain);
 	own = domain_of(v->account.domain);
 	return v->account.vtime + (d && own ? d->clock - own->clock : 0);
