@@ -6,7 +6,8 @@
  *
  * Problem: a CPU must carry out the plan of the slot, and fill what the plan leaves, without looking through queues.
  * Method: it takes the first of these that there is:
- *     a thread bound to it, if that is further behind than what else there is;
+ *     a thread bound to it, if that is further behind than what else there is; but not while the slot is that of a gang whose vCPU
+ *     has waited here for 45 ms;
  *     in the middle and at the end of a slot (slot.bpf.h, serve_host), a thread of the host;
  *     a vCPU whose seat was taken from it while it waited there (a stray), and, after a change of the table of VMs, any that
  *     waits on a seat: no plan names them;
@@ -248,18 +249,46 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 	out->sits_here = seat == here;
 }
 
+/* Whether the vCPU of the slot's gang that sits on this CPU has waited there for too long. */
+SEPARATE int seat_is_overdue(struct cpu_state *c, u64 now)
+{
+	struct instep_vm_settings *s;
+	struct gang_part *part;
+	struct slot_info *i;
+	struct vm_state *v;
+	u32 seat;
+
+	if (!c || !c->owner || c->owner == POOL)
+		return false;
+	v = vm_of(c->owner);
+	s = vm_set_of(c->owner);
+	if (!v || !s)
+		return false;
+	part = part_in(v, c->domain);
+	seat = pol_rank_of_lane(part->set, c->lane);
+	if (!(part->waiting & pol_lane(seat)))
+		return false;
+	i = slot_of(s->first_slot + part->first + seat);
+	i = i ? slot_of(i->sits) : NULL;
+	return i && pol_since(i->waits_since, now) > POL_OVERDUE_NS;
+}
+
 /* Whether a thread that is bound to this CPU, with this place, goes before what else there is. */
 static __always_inline bool bound_is_first(s32 cpu, struct cpu_state *c, struct domain_state *d,
-					   struct chance *prev, u64 place)
+					   struct chance *prev, u64 place, u64 now)
 {
 	struct vm_state *o = vm_of(c->owner);
 	u64 other = 0;
 
 	if (prev->runnable && !prev->seated && !pol_before(place, prev->place))
 		return false;
-	if (c->owner && c->owner != POOL && o)
-		return d->slotted && on(INSTEP_M_HOST) ? is_overdue_place(place, d) : pol_before(place, o->account.vtime);
-	return !first_place(pool_queue(c->domain), cpu, &other) || !pol_before(other, place);
+	if (!c->owner || c->owner == POOL || !o)
+		return !first_place(pool_queue(c->domain), cpu, &other) || !pol_before(other, place);
+	if (seat_is_overdue(c, now))
+		return false;
+	if (d->slotted && on(INSTEP_M_HOST))
+		return is_overdue_place(place, d);
+	return pol_before(place, o->account.vtime);
 }
 
 /* Takes what is bound to this CPU, if it goes before what else there is; whether it did. */
@@ -272,7 +301,7 @@ static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct doma
 	sweep_seldom(d, bound_queue(cpu), &c->swept_at, now);
 	if (!first_place(bound_queue(cpu), cpu, &place))
 		return false;
-	if (bound_is_first(cpu, c, d, prev, place) && scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
+	if (bound_is_first(cpu, c, d, prev, place, now) && scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
 		return true;
 	if (waiting(&d->host) && !(d->pending & pol_lane(c->lane)))
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));

@@ -184,6 +184,7 @@ static __always_inline void come_to_seat(struct task_state *t, struct slot_info 
 {
 	t->seat = i->seat;
 	i->waits = 1;
+	i->waits_since = t->queued_at;
 	__sync_fetch_and_or(&part_of(v, i)->waiting, pol_lane(i->seat));
 	if (!d->seat_waits)
 		d->seat_waits = 1;

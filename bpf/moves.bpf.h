@@ -169,6 +169,43 @@ static __always_inline void move_load(struct domain_state *from, struct domain_s
 	to->loaded += load;
 }
 
+/*
+ * vCPUs that have a seat and wait in the pool, because they came there before slots were planned or before their VM formed
+ * a gang, go to the queues of their seats: no plan names them where they are.
+ */
+static __noinline void seat_pool(struct domain_state *d, u32 domain)
+{
+	struct task_struct *p;
+
+	if (!d)
+		return;
+	d->pooled = 0;
+	/* A timer's program holds no such lock by itself. */
+	bpf_rcu_read_lock();
+	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+		struct task_state *t = task_of(p);
+		struct slot_info *i = t ? slot_of(t->slot) : NULL;
+		struct vm_state *v = t ? vm_of(t->vm) : NULL;
+		s32 cpu = t ? seat_cpu(t) : NO_CPU;
+		struct domain_state *to;
+
+		if (cpu < 0 || !i || !v || t->generation != SET.generation || t->slot >= SET.nr_slots ||
+		    !is_member(v, domain) || !may_use(p, cpu))
+			continue;
+		/* Of a gang with several parts the seat may be in another domain. */
+		to = domain_of(part_of(v, i)->domain);
+		if (!to)
+			continue;
+		come_to_seat(t, i, v, to);
+		/* Nothing else may wait there. */
+		if (to != d)
+			start_slots(to, part_of(v, i)->domain, scx_bpf_now());
+		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, seat_queue(t->slot), 0))
+			leave_seat(t);
+	}
+	bpf_rcu_read_unlock();
+}
+
 /* A VM goes to another domain, with its lag. */
 SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 {

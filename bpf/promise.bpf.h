@@ -147,9 +147,11 @@ SEPARATE int is_due_in_all(u32 vm, u64 slot)
 		even_leads(vm, cost);
 	d = domain_of_part(v, 0);
 	most = LEAD_ORIGIN + (d && is_promised(d, slot - 1, vm) ? 0 : cost);
-	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts && (lead_of(vm, k, cost) > most || v->parts[within(k, INSTEP_MAX_PARTS)].barred))
+	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+		d = domain_of_part(v, k);
+		if (d && (lead_of(vm, k, cost) > most || v->parts[within(k, INSTEP_MAX_PARTS)].barred || d->owes))
 			due = false;
+	}
 	return due;
 }
 

@@ -417,59 +417,29 @@ static __always_inline void end_slots(struct domain_state *d)
 
 /*
  * Threads of the pool that are overdue have a CPU each before all gangs; in every other slot, so that a gang which needs all
- * CPUs is not kept from them.
+ * CPUs is not kept from them. While some wait for that the next slot is not promised.
  */
 static __noinline void serve_overdue(struct domain_state *d, u32 domain, struct slot_plan *plan)
 {
 	struct task_struct *p;
+	bool now;
 	u32 seen = 0;
 
-	if (!d || !plan || plan->promised || d->slot == d->relieved + 1)
+	if (!d || !plan)
 		return;
-	d->relieved = d->slot;
+	now = !plan->promised && d->slot != d->relieved + 1;
+	if (now)
+		d->relieved = d->slot;
+	d->owes = 0;
 	/* A timer's program holds no such lock by itself. */
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
 		if (seen++ >= OVERDUE_MOST || !is_overdue_place(p->scx.dsq_vtime, d))
 			break;
+		d->owes = !now;
+		if (!now)
+			break;
 		reserve(plan, POL_CPU, allowed_lanes(p, d));
-	}
-	bpf_rcu_read_unlock();
-}
-
-/*
- * vCPUs that have a seat and wait in the pool, because they came there before slots were planned or before their VM formed
- * a gang, go to the queues of their seats: no plan names them where they are.
- */
-static __noinline void seat_pool(struct domain_state *d, u32 domain)
-{
-	struct task_struct *p;
-
-	if (!d)
-		return;
-	d->pooled = 0;
-	/* A timer's program holds no such lock by itself. */
-	bpf_rcu_read_lock();
-	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
-		struct task_state *t = task_of(p);
-		struct slot_info *i = t ? slot_of(t->slot) : NULL;
-		struct vm_state *v = t ? vm_of(t->vm) : NULL;
-		s32 cpu = t ? seat_cpu(t) : NO_CPU;
-		struct domain_state *to;
-
-		if (cpu < 0 || !i || !v || t->generation != SET.generation || t->slot >= SET.nr_slots ||
-		    !is_member(v, domain) || !may_use(p, cpu))
-			continue;
-		/* Of a gang with several parts the seat may be in another domain. */
-		to = domain_of(part_of(v, i)->domain);
-		if (!to)
-			continue;
-		come_to_seat(t, i, v, to);
-		/* Nothing else may wait there. */
-		if (to != d)
-			start_slots(to, part_of(v, i)->domain, scx_bpf_now());
-		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, seat_queue(t->slot), 0))
-			leave_seat(t);
 	}
 	bpf_rcu_read_unlock();
 }

@@ -137,6 +137,7 @@ struct slot_info {
 	u64 allowed;	/* lanes of the VM's domain that it may use, ... */
 	u32 noted;	/* ... one more than that domain's number, ... */
 	u32 cpus;	/* ... and all CPUs that it may use, 0 if these are all of the host */
+	u64 waits_since; /* since when it waits in its own queue */
 	u32 longest_wait_us; /* waits.bpf.h */
 	u32 wait_counts[INSTEP_WAITS] LINE;
 };
@@ -243,6 +244,7 @@ struct domain_state {
 	u32 slot;	/* number of the slot */
 	u32 slotted;	/* slots are planned */
 	u32 relieved;	/* the slot in which overdue threads of the pool last had CPUs before gangs */
+	u32 owes;	/* some wait, but not in this slot: the next one is not promised */
 	u32 nr_members;
 	u32 listed;	/* while members are listed (struct numbering says why in memory) */
 	s32 lending;	/* while a window is opened: threads of the host that have no CPU yet */
