@@ -5,8 +5,8 @@
 use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::error::Error;
-use crate::guest::{INSTALL_QEMU, QEMU};
 use crate::host::emulator::{self, Emulator};
+use crate::host::emulator::{INSTALL_QEMU, QEMU};
 use crate::host::kernel;
 use crate::host::programs::{self, PACKAGES};
 use crate::host::xen;

@@ -1,57 +1,20 @@
-//! The guests' initramfs: a static busybox and one script, [`init.sh`](INIT), as a cpio archive.
-//!
-//! It is not compressed: under software emulation unpacking costs more than reading.
+//! What guests run: a static busybox and one script, [`init.sh`](INIT).
 
 use crate::apt::Apt;
 use crate::cache::Cache;
-use crate::cpio::{Archive, Node};
 use crate::error::Error;
 use crate::stop::Stop;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The directory of the cache for built images, filled under its lock only.
-pub(crate) const IMAGES: &str = "images";
+pub const IMAGES: &str = "images";
 
 /// The guests' first program.
 pub const INIT: &str = include_str!("init.sh");
 
 /// What the guest prints on its console when its load runs.
 pub const READY: &str = "instep-guest: ready";
-
-/// The initramfs in the cache, built when the script or busybox changed.
-///
-/// # Errors
-/// When no static busybox is found or fetched, or the cache cannot be written.
-pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
-    let busybox = busybox(cache, stop, say)?;
-    let image = build(&fs::read(&busybox).map_err(|e| Error::io("read", busybox, e))?);
-    let entry = format!("{IMAGES}/{:016x}", fingerprint(&image));
-    let path = cache.path(&entry).join("initrd.cpio");
-    if !path.exists() {
-        let _lock = cache.lock(IMAGES, stop)?;
-        cache.fill(&entry, |into| {
-            let file = into.join("initrd.cpio");
-            fs::write(&file, &image).map_err(|error| Error::io("write", file, error))
-        })?;
-    }
-    Ok(path)
-}
-
-/// The archive around a busybox binary.
-#[must_use]
-pub fn build(busybox: &[u8]) -> Vec<u8> {
-    let mut archive = Archive::new();
-    for dir in ["bin", "dev", "proc", "sys", "tmp"] {
-        archive = archive.add(dir, 0o755, &Node::Directory);
-    }
-    archive
-        .add("dev/console", 0o600, &Node::Device { major: 5, minor: 1 })
-        .add("dev/null", 0o666, &Node::Device { major: 1, minor: 3 })
-        .add("bin/busybox", 0o755, &Node::File(busybox))
-        .add("init", 0o755, &Node::File(INIT.as_bytes()))
-        .finish()
-}
 
 /// A static busybox: the machine's own, else from the package busybox-static.
 ///
@@ -124,7 +87,8 @@ pub(crate) fn check_load(path: &Path) -> Result<(), Error> {
 }
 
 /// FNV-1a: tells images apart by content; no protection against forgery is needed here.
-pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
+#[must_use]
+pub fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
@@ -153,23 +117,5 @@ mod tests {
         elf[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         elf[54] = 56;
         assert!(!is_static_elf(&elf));
-    }
-
-    #[test]
-    fn an_image_that_is_built_removes_what_a_killed_build_left() {
-        if first_static_busybox().is_none() {
-            return instep_madehost::skip::note("no static busybox here");
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::at(dir.path()).unwrap();
-        fs::create_dir_all(cache.path("images/.filling-x")).unwrap();
-        obtain(&cache, &Stop::never(), &mut |_| ()).unwrap();
-        assert_eq!(cache.list("images").len(), 1);
-    }
-
-    #[test]
-    fn the_image_holds_the_script() {
-        let image = build(b"busybox");
-        assert!(image.windows(INIT.len()).any(|window| window == INIT.as_bytes()));
     }
 }

@@ -79,15 +79,17 @@ const LAYERS: &[Layer] = &[
     Layer { name: "instep-serve", may_know: &["instep-history", "instep-report"] },
     Layer { name: "instep-load", may_know: &[] },
     Layer { name: "instep-madehost", may_know: &["instep-core"] },
+    Layer { name: "instep-testguest", may_know: &["instep-lab"] },
     Layer {
         name: "xtask",
         may_know: &["instep-abi", "instep-core", "instep-host", "instep-madehost", "instep-report"],
     },
 ];
 
-/// What every crate may use in its tests, too: the models that all share, made hosts, the kernel scheduler's own C
+/// What every crate may use in its tests, too: the models that all share, made hosts, small guests, the kernel scheduler's own C
 /// outside the kernel, to hold what is said of it against, and the server, whose requests are fuzzed beside other input.
-const FOR_TESTS: &[&str] = &["instep-core", "instep-madehost", "instep-scx", "instep-serve"];
+const FOR_TESTS: &[&str] =
+    &["instep-core", "instep-madehost", "instep-scx", "instep-serve", "instep-testguest"];
 
 /// A crate of the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,7 @@
 use crate::cache::Cache;
 use crate::cpio::{Archive, Node};
 use crate::error::Error;
-use crate::guest::QEMU;
-use crate::host::emulator::Emulator;
+use crate::host::emulator::{Emulator, QEMU};
 use crate::host::kernel::HostKernel;
 use crate::host::lean;
 use crate::host::programs::{self, Packed};

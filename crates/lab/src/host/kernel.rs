@@ -11,7 +11,6 @@ use crate::cache::{Cache, by_version};
 use crate::command;
 use crate::error::Error;
 use crate::image;
-use crate::kernel::newest_in;
 use crate::stop::Stop;
 use std::fs;
 use std::io::{self, Read as _};
@@ -354,6 +353,18 @@ fn find_module(dir: &Path, name: &str, depth: u32) -> Option<PathBuf> {
         .iter()
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .find_map(|entry| find_module(&entry.path(), name, depth + 1))
+}
+
+/// The `vmlinuz-VERSION` with the highest version in `dir`.
+pub fn newest_in(dir: &Path) -> Option<PathBuf> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("vmlinuz-"))
+        .collect();
+    names.sort_by(|a, b| by_version(a, b));
+    names.pop().map(|name| dir.join(name))
 }
 
 #[cfg(test)]
