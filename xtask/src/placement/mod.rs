@@ -16,17 +16,16 @@ mod targets;
 
 use crate::scale::{check_writable, read_commit};
 use anyhow::{Context, Result};
-use options::Options;
+pub(crate) use options::Options;
 use std::path::Path;
 
 /// Simulates, prints; whether everything that must be reached is.
-pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
-    let options = Options::parse(args)?;
+pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     for path in [&options.json, &options.html].into_iter().flatten() {
         check_writable(path)?;
     }
     let (machines, why) = recorded::read_machines(root)?;
-    let mut jobs = jobs::list_jobs(&options, &machines);
+    let mut jobs = jobs::list_jobs(options, &machines);
     let unknown = before::add(root, &mut jobs)?;
     let mut found = jobs::work(root, &jobs)?;
     found.notes.extend(why.into_iter().chain(unknown));

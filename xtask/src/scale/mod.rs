@@ -18,7 +18,7 @@ use cases::Case;
 use instep_report::stats;
 use jobs::Job;
 use measure::Verdict;
-use options::Options;
+pub(crate) use options::Options;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -32,8 +32,8 @@ const BEFORE: &str = "before";
 type Values = BTreeMap<(usize, usize), BTreeMap<String, f64>>;
 
 /// Simulates, prints; whether everything that must be reached is.
-pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
-    let options = Options::parse(args)?;
+pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
+    options.check()?;
     let known = instep_abi::MECHANISMS.map(str::to_owned);
     mechanisms::check_names(&options.without, &known)?;
     let dir = root.join("scenarios/scale");
@@ -49,17 +49,17 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
         check_writable(path)?;
     }
     if options.mechanisms {
-        cases.retain(|case| mechanisms::is_of_size(&options, case));
+        cases.retain(|case| mechanisms::is_of_size(options, case));
         let names = if options.without.is_empty() { &known[..] } else { &options.without };
-        return mechanisms::run(root, &cases, &options, names);
+        return mechanisms::run(root, &cases, options, names);
     }
     let mut table = Table {
         judged: options.schedulers.first().cloned().unwrap_or_default(),
         peers: options.schedulers.iter().skip(1).cloned().collect(),
         ..Table::default()
     };
-    table.notes.push(note_seeds(&options));
-    let mut values = simulate_cases(root, &cases, &options, &mut table.notes)?;
+    table.notes.push(note_seeds(options));
+    let mut values = simulate_cases(root, &cases, options, &mut table.notes)?;
     let earlier = read_earlier(&dir.join("before.json"))?;
     if !earlier.is_empty() {
         add_earlier(&mut values, &cases, &earlier);
@@ -73,7 +73,7 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
     if table.judged == "instep" && options.without.is_empty() {
         cost::add_lines(root, &cases, &earlier, &mut table);
     }
-    publish(root, &options, &table)
+    publish(root, options, &table)
 }
 
 /// Fails where a file cannot be written, before minutes are spent on what it is to hold.
