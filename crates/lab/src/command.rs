@@ -32,7 +32,6 @@ pub struct Output {
 }
 
 /// The text of a file that a program writes, such as a console; empty when it is not there.
-#[must_use]
 pub fn read_lossy(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(path) {
@@ -61,7 +60,6 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
 }
 
 /// The command line as one would type it, for messages.
-#[must_use]
 pub fn shown(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {
@@ -180,7 +178,6 @@ fn reap(child: &mut Child, killed: bool) {
 }
 
 /// The last `count` non-empty lines.
-#[must_use]
 pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

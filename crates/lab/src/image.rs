@@ -36,7 +36,6 @@ pub fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<
 const BUSYBOX: &str = "tools/busybox";
 
 /// A static busybox that needs no fetching: the machine's own, else the cached one.
-#[must_use]
 pub fn present_busybox(cache: &Cache) -> Option<PathBuf> {
     let root = cache.path(BUSYBOX);
     let cached = || first_static(&[root.join("bin/busybox"), root.join("usr/bin/busybox")]);
@@ -44,7 +43,6 @@ pub fn present_busybox(cache: &Cache) -> Option<PathBuf> {
 }
 
 /// The machine's own static busybox.
-#[must_use]
 pub fn first_static_busybox() -> Option<PathBuf> {
     first_static(&[PathBuf::from("/bin/busybox"), PathBuf::from("/usr/bin/busybox")])
 }
@@ -56,7 +54,6 @@ fn first_static(paths: &[PathBuf]) -> Option<PathBuf> {
 
 /// Whether these are a 64-bit x86 program that needs no dynamic loader: an ELF file without a
 /// PT_INTERP program header (System V ABI, chapter 5).
-#[must_use]
 pub fn is_static_elf(bytes: &[u8]) -> bool {
     const X86_64: usize = 62;
     const PT_INTERP: usize = 3;
@@ -87,7 +84,6 @@ pub(crate) fn check_load(path: &Path) -> Result<(), Error> {
 }
 
 /// FNV-1a: tells images apart by content; no protection against forgery is needed here.
-#[must_use]
 pub fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -212,7 +212,6 @@ pub struct Profile {
 
 impl Profile {
     /// A profile with only these bounds.
-    #[must_use]
     pub fn bound(name: &str, [fetch, fpu, l2, llc, memory]: [u32; 5]) -> Self {
         let name = name.to_owned();
         let (misses_ms, mlp_tenths, set_kib, mib_s) = (0, 10, 0, 0);
@@ -221,7 +220,6 @@ impl Profile {
 
     /// The profiles that scenarios may name (scenarios/library/applications), in the order in which
     /// simulations number them.
-    #[must_use]
     pub fn known() -> Vec<Self> {
         library::applications().into_iter().map(|one| one.profile).collect()
     }
@@ -243,19 +241,16 @@ impl Params {
     }
 
     /// A two-threads-a-core x86 server under KVM.
-    #[must_use]
     pub fn generic() -> Self {
         Self::built_in("generic")
     }
 
     /// Nothing costs anything and nobody disturbs anybody.
-    #[must_use]
     pub fn ideal() -> Self {
         Self::built_in("ideal")
     }
 
     /// Two 16-core Opteron 6376 under Xen 4.4 (systems.md, 1).
-    #[must_use]
     pub fn opteron() -> Self {
         Self::built_in("opteron-6376")
     }

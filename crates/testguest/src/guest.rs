@@ -113,38 +113,32 @@ impl Guest {
     }
 
     /// The specification it was started by.
-    #[must_use]
     pub fn spec(&self) -> &GuestSpec {
         &self.spec
     }
 
     /// What it is called in messages.
-    #[must_use]
     pub fn named(&self) -> String {
         format!("guest {}", self.spec.name)
     }
 
     /// The process id of its QEMU.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
     /// Its temporary directory; a good place for a QMP socket is elsewhere, since the
     /// specification names it before this directory exists.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// What it has printed so far.
-    #[must_use]
     pub fn console(&self) -> String {
         read_lossy(&self.dir.path().join("console"))
     }
 
     /// Its heartbeats so far.
-    #[must_use]
     pub fn beats(&self) -> Vec<Beat> {
         parse_beats(&self.console())
     }
@@ -170,7 +164,6 @@ impl Guest {
     }
 
     /// How QEMU ended, if it did.
-    #[must_use]
     pub fn ended(&self) -> Option<String> {
         self.process.ended().map(|status| status.to_string())
     }

@@ -29,13 +29,11 @@ pub struct Before {
 }
 
 /// The number by which an action names a vCPU: it stands for no thread.
-#[must_use]
 pub fn vcpu_number(domain: u32, vcpu: u32) -> Tid {
     Tid(domain.saturating_mul(1 << 13).saturating_add(vcpu))
 }
 
 /// The window between two looks, where both clocks are known; `elapsed` overrides them.
-#[must_use]
 pub fn window(before: &XenScan, now: &XenScan, elapsed: Option<Nanos>) -> Option<Nanos> {
     let known = match (before.at, now.at) {
         (ScanTime::Live(before), ScanTime::Live(now)) => {
@@ -51,7 +49,6 @@ pub fn window(before: &XenScan, now: &XenScan, elapsed: Option<Nanos>) -> Option
 
 /// The host at the later look. Loads are those since `before`, whose window is given with it, or averages since each
 /// domain started. `changed` tells what Instep changed of a domain.
-#[must_use]
 pub fn snapshot(
     topology: &Arc<Topology>,
     before: Option<(&XenScan, Nanos)>,
@@ -98,7 +95,6 @@ pub fn snapshot(
 
 /// *Competing modules* of the window (systems.md 1), in millionths of a module. Xen tells where a vCPU was at the look
 /// only: its time counts as if it had been there all the window. 0 without cores of several CPUs.
-#[must_use]
 pub fn competing_modules(
     topology: &Topology,
     before: Option<(&XenScan, Nanos)>,

@@ -24,7 +24,6 @@ pub const MIN_REMOTE: Bytes = Bytes::from_mib(4);
 ///
 /// Only VMs that Instep placed have a home. Memory on the nodes in `left` stays there. The same snapshot and seed
 /// give the same answer, whatever the order of the VMs.
-#[must_use]
 pub fn idle_homecoming(snapshot: &Snapshot, left: &NodeSet, seed: u64) -> Option<Action> {
     let busy = snapshot.vms.iter().fold(snapshot.fixed_busy().0, |sum, vm| {
         vm.vcpus.iter().fold(sum, |sum, vcpu| sum.saturating_add(vcpu.busy.0))

@@ -50,13 +50,11 @@ pub struct Accel {
 
 impl Accel {
     /// Software, for this reason.
-    #[must_use]
     pub fn software(why: &str) -> Self {
         Self { kind: AccelKind::Tcg, why: why.to_owned() }
     }
 
     /// In a few words.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self.kind {
             AccelKind::Kvm => "KVM",

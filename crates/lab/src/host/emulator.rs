@@ -47,7 +47,6 @@ pub struct Emulator {
 
 impl Emulator {
     /// The command, without the machine's arguments.
-    #[must_use]
     pub fn command(&self) -> Command {
         let mut qemu = Command::new(&self.program);
         for dir in &self.data {
@@ -58,7 +57,6 @@ impl Emulator {
 }
 
 /// This machine has no QEMU: what to install.
-#[must_use]
 pub fn no_qemu() -> Error {
     Error::missing(format!("no {QEMU} found"), INSTALL_QEMU)
 }
@@ -72,7 +70,6 @@ pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<E
 }
 
 /// The emulator that [`obtain`] gives without fetching one, if there is any.
-#[must_use]
 pub fn present(cache: &Cache, stop: &Stop) -> Option<Emulator> {
     let own = own(stop)?;
     ready(cache, &own).or(Some(own))
@@ -134,7 +131,6 @@ fn cached(cache: &Cache) -> Option<Emulator> {
 }
 
 /// This machine's own.
-#[must_use]
 pub fn own(stop: &Stop) -> Option<Emulator> {
     let (program, _) = programs::find(QEMU).ok()?;
     let version = version_of(&program, stop)?;

@@ -55,7 +55,6 @@ pub struct Series(String);
 
 impl Series {
     /// The series that a path names which is no file: two numbers with a point between.
-    #[must_use]
     pub fn named(path: &Path) -> Option<Self> {
         let name = path.to_str().filter(|_| !path.exists())?;
         let (major, minor) = name.split_once('.')?;
@@ -122,7 +121,6 @@ fn obtain_with(
 }
 
 /// The newest kernel in the cache, without fetching any.
-#[must_use]
 pub fn cached(cache: &Cache) -> Option<HostKernel> {
     cached_in(cache, &kernels(None))
 }

@@ -169,25 +169,21 @@ impl Host {
     }
 
     /// How long it has lived.
-    #[must_use]
     pub fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
     /// The process id of its QEMU.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
     /// Its temporary directory.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// What it has printed so far.
-    #[must_use]
     pub fn console(&self) -> String {
         read_lossy(&self.dir.path().join("console"))
     }

@@ -56,13 +56,11 @@ struct Entry {
 ///
 /// # Panics
 /// Never: the files are built in, and a test reads them.
-#[must_use]
 pub fn applications() -> Vec<Application> {
     KNOWN.as_ref().expect("the built-in files are read by a test").clone()
 }
 
 /// The profile of this name and its number.
-#[must_use]
 pub fn application(name: &str) -> Option<(usize, &'static Application)> {
     let known = KNOWN.as_ref().ok()?;
     known.iter().enumerate().find(|(_, one)| one.profile.name == name)
