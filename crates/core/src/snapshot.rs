@@ -117,6 +117,33 @@ pub struct Vm {
     pub placed: NodeSet,
 }
 
+impl Vm {
+    /// A VM of usual weight of which nothing but this is known.
+    pub fn new(id: VmId, name: impl Into<String>, vcpus: Vec<Vcpu>, cpuset: CpuSet) -> Self {
+        Self {
+            id,
+            start_ticks: 0,
+            uuid: None,
+            name: name.into(),
+            vcpus,
+            emulators: Vec::new(),
+            memory: BTreeMap::new(),
+            cpuset,
+            memory_bound: None,
+            preferred: None,
+            soft: None,
+            devices: Vec::new(),
+            guest_threads_per_core: 1,
+            guest_nodes: Vec::new(),
+            weight: 100,
+            quota: None,
+            throttled: Nanos(0),
+            noise: None,
+            placed: NodeSet::new(),
+        }
+    }
+}
+
 /// One virtual CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vcpu {
@@ -138,6 +165,15 @@ pub struct Vcpu {
     /// Time in the window in which it was runnable and another thread ran; without the time in which
     /// a quota stopped it.
     pub steal: Nanos,
+}
+
+impl Vcpu {
+    /// A vCPU that has used nothing, and may use these CPUs as before Instep touched it.
+    pub fn new(index: u32, tid: Tid, allowed: CpuSet) -> Self {
+        let initial = allowed.clone();
+        let (start_ticks, cpu, busy, steal) = (0, None, Nanos(0), Nanos(0));
+        Self { index, tid, start_ticks, cpu, allowed, initial, busy, steal }
+    }
 }
 
 /// A thread of a VM's monitor that runs no guest code.

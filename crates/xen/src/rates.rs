@@ -204,13 +204,8 @@ fn vm(topology: &Topology, (busy, pool): (&Busy<'_>, &CpuSet), name: String, bef
     let given = vcpus.iter().filter(|vcpu| vcpu.initial != vcpu.allowed);
     let given = given.fold(CpuSet::new(), |all, vcpu| all.or(&vcpu.allowed));
     Vm {
-        id: VmId(domain.key.id),
-        start_ticks: 0,
         uuid: Some(domain.key.uuid.clone()),
-        name,
         placed: topology.nodes_of(&given),
-        vcpus,
-        emulators: Vec::new(),
         memory: domain
             .memory
             .clone()
@@ -218,17 +213,14 @@ fn vm(topology: &Topology, (busy, pool): (&Busy<'_>, &CpuSet), name: String, bef
             .into_iter()
             .filter(|(node, _)| known(node))
             .collect(),
-        cpuset: pool.clone(),
         // Xen does not move the memory of a domain that runs.
         memory_bound: Some(instep_core::idset::NodeSet::new()),
-        preferred: None,
         soft: Some(SoftAffinity {
             initial_vcpus: soft.iter().map(first).collect(),
             vcpus: soft,
             initial_nodes: before.nodes.clone().unwrap_or_else(|| domain.nodes.clone()),
             nodes: domain.nodes.clone(),
         }),
-        guest_threads_per_core: 1,
         guest_nodes: domain.guest_nodes.clone(),
         weight: domain.share.map_or(100, |share| {
             let weight = u64::from(share.weight) * 100 / USUAL_WEIGHT;
@@ -238,8 +230,6 @@ fn vm(topology: &Topology, (busy, pool): (&Busy<'_>, &CpuSet), name: String, bef
             .share
             .filter(|share| share.cap > 0)
             .map(|share| Milli(u64::from(share.cap) * 10)),
-        devices: Vec::new(),
-        throttled: Nanos(0),
-        noise: None,
+        ..Vm::new(VmId(domain.key.id), name, vcpus, pool.clone())
     }
 }

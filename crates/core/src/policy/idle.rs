@@ -102,26 +102,10 @@ mod tests {
     /// A VM placed on node 1 with this much memory on nodes 0 and 1.
     fn vm(id: u32, remote: u64, home: u64) -> Vm {
         Vm {
-            id: VmId(id),
-            start_ticks: 0,
-            uuid: None,
-            name: format!("vm{id}"),
-            vcpus: Vec::new(),
-            emulators: Vec::new(),
             memory: [(NodeId(0), Bytes::from_mib(remote)), (NodeId(1), Bytes::from_mib(home))]
                 .into(),
-            cpuset: CpuSet::new(),
-            memory_bound: None,
-            preferred: None,
-            soft: None,
-            guest_threads_per_core: 1,
-            guest_nodes: Vec::new(),
-            weight: 100,
-            quota: None,
-            devices: Vec::new(),
-            throttled: Nanos(0),
-            noise: None,
             placed: NodeSet::one(NodeId(1)),
+            ..Vm::new(VmId(id), format!("vm{id}"), Vec::new(), CpuSet::new())
         }
     }
 
