@@ -14,8 +14,8 @@ mod page;
 mod recorded;
 mod targets;
 
-use crate::scale::{check_writable, read_commit};
-use anyhow::{Context, Result};
+use crate::scale::{check_writable, read_commit, write_wanted};
+use anyhow::Result;
 pub(crate) use options::Options;
 use std::path::Path;
 
@@ -32,15 +32,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
     let targets = targets::judge(&found);
     print!("{}\n{}", targets::draw(&targets), found.draw());
     let commit = read_commit(root);
-    let files = [
-        (&options.json, found.json(&targets, &commit)),
-        (&options.html, page::render(&found, &targets, &commit)),
-    ];
-    for (path, text) in files {
-        if let Some(path) = path {
-            std::fs::write(path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
-    }
+    write_wanted(options.json.as_deref(), found.json(&targets, &commit))?;
+    write_wanted(options.html.as_deref(), page::render(&found, &targets, &commit))?;
     Ok(targets.iter().all(|target| target.verdict() != targets::Verdict::Missed))
 }

@@ -82,6 +82,12 @@ pub(crate) fn check_writable(path: &Path) -> Result<()> {
     opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Writes a file that was asked for.
+pub(crate) fn write_wanted(path: Option<&Path>, text: String) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
 /// Prints the table and writes the files that were asked for.
 fn publish(root: &Path, options: &Options, table: &Table) -> Result<bool> {
     println!("{}", table.markdown());
@@ -91,14 +97,8 @@ fn publish(root: &Path, options: &Options, table: &Table) -> Result<bool> {
     println!("{}.", table.summary());
     table.notes.iter().for_each(|note| println!("{note}."));
     let commit = read_commit(root);
-    let files =
-        [(&options.json, table.json(&commit)), (&options.html, page::render(table, &commit))];
-    for (path, text) in files {
-        if let Some(path) = path {
-            std::fs::write(path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
-    }
+    write_wanted(options.json.as_deref(), table.json(&commit))?;
+    write_wanted(options.html.as_deref(), page::render(table, &commit))?;
     Ok(table.count(Verdict::Missed) == 0)
 }
 

@@ -3,9 +3,9 @@
 //! The rules are the table [`LAYERS`]; a crate that is not in it may not join the workspace.
 
 use super::Finding;
-use anyhow::{Context, Result, bail};
+use crate::built::{cargo, done};
+use anyhow::{Context, Result};
 use std::path::Path;
-use std::process::Command;
 
 /// One crate and the crates of the workspace that it may depend on.
 struct Layer {
@@ -101,16 +101,7 @@ pub(super) struct Package {
 
 /// The workspace's crates, from `cargo metadata`.
 pub(super) fn packages(root: &Path) -> Result<Vec<Package>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .current_dir(root)
-        .args(["metadata", "--format-version", "1", "--no-deps"])
-        .output()
-        .context("cannot run cargo metadata")?;
-    if !output.status.success() {
-        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    let text = String::from_utf8(output.stdout).context("cargo metadata is not UTF-8")?;
+    let text = done(&mut cargo(root, &["metadata", "--format-version", "1", "--no-deps"]))?;
     parse(&text)
 }
 
