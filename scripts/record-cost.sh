@@ -6,7 +6,7 @@
 #
 # Loads: two hogs a CPU; a blocking ping-pong a CPU (perf bench sched pipe); a ping-pong a CPU that
 # is paced to RATE events a second in all (200000); two guests with two busy vCPUs each, emulated
-# (crates/lab/examples/busy.rs, which cargo builds; left away without cargo). Each is recorded three
+# (crates/testguest/examples/busy.rs, which cargo builds; left away without cargo). Each is recorded three
 # times; the medians of events a second, lost events, and cost in percent of the whole host are
 # printed. Then what a recording costs in throughput, of either source: round trips a second of
 # `perf bench sched pipe` with and without, in turns. LOADS names the loads, if not all are wanted;
@@ -103,7 +103,7 @@ pace() {
 vms() {
     mkfifo "$work/hold" 2>/dev/null || true
     rm -f "$work/guests"
-    cargo run --quiet --release -p instep-lab --example busy <"$work/hold" >"$work/guests" &
+    cargo run --quiet --release -p instep-testguest --example busy <"$work/hold" >"$work/guests" &
     pids+=($!)
     exec 9>"$work/hold"
     for _ in $(seq 240); do

@@ -1,11 +1,10 @@
 //! Runs what CI runs, step by step, each named and timed. Clippy and the tests have the feature `kernel`
 //! where this machine can build it.
 
-use crate::{bpf, deny, licences, tidy};
+use crate::{bpf, built, deny, licences, tidy};
 use anyhow::{Context, Result};
 use instep_madehost::skip;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// One step: its name, the arguments of cargo, and variables of the environment.
@@ -72,9 +71,8 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
 
 /// Runs a step, with the feature `kernel` when there is a clang for it and the step builds anything.
 fn cargo(root: &Path, step: &Step, clang: Option<&str>) -> Result<bool> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.current_dir(root).envs(step.env.iter().copied());
+    let mut command = built::cargo(root, &[]);
+    command.envs(step.env.iter().copied());
     for argument in step.cargo {
         command.arg(argument);
         if let ("--workspace", Some(clang)) = (*argument, clang) {

@@ -1,6 +1,7 @@
 //! Holds the dependencies against `deny.toml`: licences, crates that are banned and where crates come from; and, where the
 //! data of known defects were fetched (`cargo deny fetch`), those.
 
+use crate::built::cargo;
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,9 +35,7 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
         checks.push("advisories");
     }
     // It looks at crates for all systems, of which only those for this one were needed so far.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let fetched =
-        Command::new(cargo).current_dir(root).args(["fetch", "--locked", "--quiet"]).status();
+    let fetched = cargo(root, &["fetch", "--locked", "--quiet"]).status();
     fetched.context("cannot run cargo fetch")?;
     let mut command = Command::new("cargo-deny");
     command.current_dir(root).args(["--offline", "--log-level", "error", "check"]);

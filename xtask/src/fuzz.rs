@@ -13,7 +13,6 @@ use std::process::{Command, Stdio};
 
 /// Made hosts whose files become seeds.
 const SEED_HOSTS: u64 = 6;
-const DEFAULT_SECONDS: u32 = 60;
 
 /// Writes the seeds to fuzz/corpus/TARGET; those that are there stay.
 pub(crate) fn write_seeds(root: &Path) -> Result<()> {
@@ -36,25 +35,19 @@ pub(crate) fn write_seeds(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs the targets named in `args`, or all; whether none found anything.
-pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
-    let (seconds, named) = match args {
-        ["--seconds", seconds, rest @ ..] => {
-            (seconds.parse().context("--seconds takes a whole number")?, rest)
-        }
-        rest => (DEFAULT_SECONDS, rest),
-    };
+/// Runs the targets with these names, or all, each for some seconds; whether none found anything.
+pub(crate) fn run(root: &Path, seconds: u32, named: &[String]) -> Result<bool> {
     if let Some(missing) = missing_tool() {
         eprintln!("fuzz: skipped: {missing}");
         return Ok(true);
     }
     let all = targets(root)?;
-    if let Some(unknown) = named.iter().find(|name| !all.iter().any(|known| known == *name)) {
+    if let Some(unknown) = named.iter().find(|name| !all.contains(name)) {
         bail!("no fuzz target is called {unknown}; there are {}", all.join(", "));
     }
     write_seeds(root)?;
     let chosen: Vec<&String> =
-        all.iter().filter(|name| named.is_empty() || named.contains(&name.as_str())).collect();
+        all.iter().filter(|name| named.is_empty() || named.contains(name)).collect();
     let mut failed = Vec::new();
     for target in &chosen {
         eprintln!("==> {target} for {seconds} s");

@@ -1,11 +1,11 @@
 //! Whether everything that the programs are built of has a licence that `deny.toml` allows, and none of it is a crate that `deny.toml`
 //! bans, by `cargo tree`: cargo-deny, which checks more, is not on every machine.
 
-use anyhow::{Context, Result, bail};
+use crate::built::{cargo, done};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 
 /// What is read of `deny.toml`.
 #[derive(Debug, Deserialize)]
@@ -66,26 +66,9 @@ pub(crate) fn run(root: &Path) -> Result<bool> {
 
 /// A line for each crate: `NAME VERSION`, a tab, and its licence. What only tests use is not given away.
 fn tree(root: &Path, target: &str) -> Result<String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .current_dir(root)
-        .args(["tree", "--locked", "--workspace", "--all-features"])
-        .args([
-            "--edges",
-            "normal,build",
-            "--prefix",
-            "none",
-            "--format",
-            "{p}\t{l}",
-            "--target",
-            target,
-        ])
-        .output()
-        .context("cannot run cargo tree")?;
-    if !output.status.success() {
-        bail!("cargo tree failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    String::from_utf8(output.stdout).context("cargo tree is not UTF-8")
+    let tree = ["tree", "--locked", "--workspace", "--all-features", "--edges", "normal,build"];
+    let shown = ["--prefix", "none", "--format", "{p}\t{l}", "--target", target];
+    done(cargo(root, &tree).args(shown))
 }
 
 /// The crates whose licence is not allowed, each with its licence.

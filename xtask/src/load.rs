@@ -1,5 +1,6 @@
 //! Builds `instep-load` for guests: one static file that needs no library, and says where it is.
 
+use crate::built::cargo;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,14 +41,12 @@ fn asks_for_loader(bytes: &[u8]) -> Option<bool> {
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let target = host_target()?;
     let variable = format!("CARGO_TARGET_{}_RUSTFLAGS", target.to_uppercase().replace('-', "_"));
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .current_dir(root)
-        .args(["build", "--package", "instep-load", "--release", "--target", &target])
-        .env(variable, "-C target-feature=+crt-static -C strip=symbols")
-        .env_remove("RUSTFLAGS")
-        .status()
-        .context("cannot run cargo build")?;
+    let status =
+        cargo(root, &["build", "--package", "instep-load", "--release", "--target", &target])
+            .env(variable, "-C target-feature=+crt-static -C strip=symbols")
+            .env_remove("RUSTFLAGS")
+            .status()
+            .context("cannot run cargo build")?;
     if !status.success() {
         bail!("building instep-load failed; it needs libc.a: apt-get install libc6-dev");
     }

@@ -4,6 +4,7 @@
 //! those of `instep-lab` in `crates/lab/Cargo.toml`; what they hold besides the programs is in `packaging/` and
 //! `scenarios/`.
 
+use crate::built::cargo;
 use crate::{bpf, load};
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -105,12 +106,6 @@ fn compress_pages(directory: &Path) -> Result<()> {
 /// Where the metadata of the packages look for it.
 fn directory(root: &Path) -> PathBuf {
     root.join("target/package")
-}
-
-fn cargo(root: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root).args(arguments);
-    command
 }
 
 /// Runs a command that must not fail.

@@ -18,13 +18,13 @@ const TIMES: &str = "2000";
 
 /// Measures these files, or the one that comes along, and prints a Markdown table for
 /// docs/performance.md.
-pub(crate) fn run(root: &Path, files: &[&str]) -> Result<()> {
+pub(crate) fn run(root: &Path, files: &[PathBuf]) -> Result<()> {
     if Command::new("perf").arg("--version").output().is_err() {
         bail!("this machine has no perf; install it (on Debian: apt install linux-perf)");
     }
     let instep = built(root, &["-p", "instep-cli", "--bin", "instep"], "instep")?;
     let dir = tempfile::tempdir()?;
-    let mut paths: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+    let mut paths: Vec<PathBuf> = files.to_vec();
     if paths.is_empty() {
         paths.push(long(root, dir.path())?);
     }

@@ -70,7 +70,6 @@ impl Default for Shape {
 
 impl Shape {
     /// All CPUs.
-    #[must_use]
     pub fn cpus(self) -> u32 {
         self.cores.saturating_mul(self.threads)
     }
@@ -192,13 +191,11 @@ pub struct Work {
 
 impl Work {
     /// Whether instep-load runs, whose lines tell the rate.
-    #[must_use]
     pub fn is_instep_load(&self) -> bool {
         self.load.split_whitespace().next() == Some("instep-load")
     }
 
     /// The program of this machine that runs it, besides instep-load.
-    #[must_use]
     pub fn program(&self) -> Option<&str> {
         match self.realtime {
             Some(_) => Some("chrt"),
@@ -208,27 +205,23 @@ impl Work {
     }
 
     /// Whether it measures how late it wakes.
-    #[must_use]
     pub fn is_ping(&self) -> bool {
         self.is_instep_load() && self.load.split_whitespace().nth(1) == Some("ping")
     }
 
     /// Whether it is a ping that reports once in a measurement, over all of it; guests report twice a second.
-    #[must_use]
     pub fn reports_once(&self) -> bool {
         self.is_ping() && self.kind != GuestKind::Kvm
     }
 
     /// Whether alone it does the same as the other, so that one measurement tells of both: all but what
     /// says how it shares.
-    #[must_use]
     pub fn is_same_alone(&self, other: &Work) -> bool {
         (&self.load, self.vcpus, self.kind, &self.per, &self.programs)
             == (&other.load, other.vcpus, other.kind, &other.per, &other.programs)
     }
 
     /// What it competes with for CPU time.
-    #[must_use]
     pub fn wanting(&self) -> Wanting {
         Wanting { weight: f64::from(self.weight), wants: self.wants().min(limit(self.quota)) }
     }
@@ -279,14 +272,12 @@ impl Work {
 
 impl Case {
     /// The fair share of the work's speed alone, on so many CPUs.
-    #[must_use]
     pub fn share(&self, cpus: u32) -> f64 {
         let alone = self.work.wants().min(f64::from(cpus));
         self.given(cpus)[0] / alone
     }
 
     /// The CPUs that are fair for each that runs, in the order of [`Case::all`].
-    #[must_use]
     pub fn given(&self, cpus: u32) -> Vec<f64> {
         let cpus = f64::from(cpus);
         if self.slices.is_empty() {
@@ -313,14 +304,12 @@ impl Case {
     }
 
     /// Whether the work alone is the same as another case's, on the same CPUs.
-    #[must_use]
     pub fn is_same_alone(&self, other: &Case) -> bool {
         self.host == other.host && self.work.is_same_alone(&other.work)
     }
 
     /// Its real guests, each once for every of its count, by a name that is the same wherever the
     /// same guest is wanted, so that cases can share guests that boot once.
-    #[must_use]
     pub fn guests(&self) -> Vec<(String, &Work)> {
         let mut named: Vec<(String, &Work)> = Vec::new();
         for (_, work) in self.all().filter(|(_, work)| work.kind == GuestKind::Kvm) {
@@ -332,7 +321,6 @@ impl Case {
     }
 
     /// Whether any of it is a real guest.
-    #[must_use]
     pub fn has_guests(&self) -> bool {
         self.all().any(|(_, work)| work.kind == GuestKind::Kvm)
     }

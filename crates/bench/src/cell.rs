@@ -73,7 +73,6 @@ pub struct BenchCell {
 }
 
 /// The cells of JSON lines, and how many lines are none.
-#[must_use]
 pub fn parse_lines(text: &str) -> (Vec<BenchCell>, usize) {
     let lines = || text.lines().filter(|line| !line.trim().is_empty());
     let cells: Vec<BenchCell> =

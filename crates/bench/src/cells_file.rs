@@ -91,7 +91,6 @@ pub struct Keeper {
 
 impl Kept {
     /// What a file's text says; `None` when it is of another kind.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut kept = Self::default();
         let mut bad = 0;
@@ -189,7 +188,6 @@ impl Kept {
     }
 
     /// Cells that need not be run again: case, scheduler, run.
-    #[must_use]
     pub fn done(&self) -> BTreeSet<(String, String, u32)> {
         let good =
             self.cells.iter().filter(|cell| cell.failed.is_none() && cell.scheduler != ALONE);
@@ -197,7 +195,6 @@ impl Kept {
     }
 
     /// A number that no machine has had.
-    #[must_use]
     pub fn next_boot(&self) -> u32 {
         let cells = self.cells.iter().map(|cell| cell.boot);
         let last = cells.chain(self.boots.iter().map(|boot| boot.boot)).max().unwrap_or(0);
@@ -205,7 +202,6 @@ impl Kept {
     }
 
     /// The figures of what is finished.
-    #[must_use]
     pub fn report(self) -> Option<BenchReport> {
         let order = self.order?;
         let machine = self.boots.last().cloned().unwrap_or_default();

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 const MUCH: f64 = 0.05;
 
 /// The figures of all cases that have cells, in the order of `cases`.
-#[must_use]
 pub fn gather(cases: &[Case], schedulers: &[Scheduler], cells: &[BenchCell]) -> Vec<CaseReport> {
     let reports = cases.iter().map(|case| {
         // The work alone is measured once for all cases that have it.
@@ -116,14 +115,12 @@ fn outcome(cells: &[&&BenchCell], share: f64, alone: &BTreeMap<u32, f64>) -> Ben
 
 /// Whether the emulated CPUs of these cells waited for those of the machine below for so long that the figures mean
 /// little: parts of the time, 0 to 1.
-#[must_use]
 pub fn is_diluted(waited: &Spread) -> bool {
     waited.median > MUCH || waited.max > 4.0 * MUCH
 }
 
 /// What is to be said when the machine below was busy: with the work of others every time is longer, and
 /// not for all schedulers alike.
-#[must_use]
 pub fn dilution(cells: &[BenchCell]) -> Option<String> {
     let all = Spread::of(cells.iter().filter_map(|cell| cell.diluted))?;
     is_diluted(&all).then(|| {

@@ -57,7 +57,6 @@ fn lines(text: &str) -> impl Iterator<Item = Line> {
 }
 
 /// Nanoseconds that a unit of work took, from the first line.
-#[must_use]
 pub fn unit_ns(text: &str) -> Option<f64> {
     let unit = lines(text).next()?.options.unit_ns;
     (unit.is_finite() && unit > 0.0).then_some(unit)

@@ -23,7 +23,6 @@ body{max-width:900px}.about{text-align:left;white-space:normal;display:inline-bl
 ";
 
 /// The page of this report.
-#[must_use]
 pub fn page(report: &BenchReport) -> String {
     let mut out = String::new();
     let _ = writeln!(

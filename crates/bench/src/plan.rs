@@ -126,7 +126,6 @@ impl Times {
     }
 
     /// About how long a cell takes.
-    #[must_use]
     pub fn about(self, job: &Job) -> Duration {
         let times = self.of(job);
         times.settle + times.measure + times.trace + CELL
@@ -165,7 +164,6 @@ pub struct Block {
 
 impl Block {
     /// About how long it takes on a machine that is not busy otherwise.
-    #[must_use]
     pub fn about(&self) -> Duration {
         let load = if self.program == DEFAULT { Duration::ZERO } else { LOAD };
         self.jobs.iter().map(|job| self.times.about(job)).sum::<Duration>() + load
@@ -173,7 +171,6 @@ impl Block {
 }
 
 /// Everything to run on hosts of one shape, run by run.
-#[must_use]
 pub fn blocks(
     cases: &[Case],
     host: Shape,
@@ -211,7 +208,6 @@ pub fn blocks(
 }
 
 /// The work of these jobs' cases alone, once each: for a machine that was booted in the middle.
-#[must_use]
 pub fn alone(jobs: &[&Job]) -> Vec<Job> {
     let mut alone: Vec<Job> = Vec::new();
     for job in jobs {

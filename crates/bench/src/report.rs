@@ -58,7 +58,6 @@ pub struct TookPart {
 
 impl BenchOutcome {
     /// Whether this machine's other work made its figures worth little.
-    #[must_use]
     pub fn is_diluted(&self) -> bool {
         self.diluted.as_ref().is_some_and(crate::gather::is_diluted)
     }
@@ -66,7 +65,6 @@ impl BenchOutcome {
 
 impl TookPart {
     /// All of these: why they could not is told by `absent`, or by cells that failed without exception.
-    #[must_use]
     pub fn all(
         schedulers: &[Scheduler],
         absent: &BTreeMap<String, String>,
@@ -174,7 +172,6 @@ pub struct Spread {
 
 impl Spread {
     /// Of these values; those that are no finite numbers are left out. `None` without any.
-    #[must_use]
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let samples: Vec<f64> = values.into_iter().filter(|value| value.is_finite()).collect();
         let median = instep_report::stats::median(&samples)?;
@@ -230,7 +227,6 @@ impl BenchReport {
     }
 
     /// Whether every cell that was asked for has a result.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.schedulers.iter().all(|took_part| took_part.why_not.is_none())
             && self.cases.iter().flat_map(|case| case.results.values()).all(|o| o.failed.is_empty())

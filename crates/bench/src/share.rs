@@ -19,7 +19,6 @@ pub struct Wanting {
 const PARTS: f64 = 1e6;
 
 /// CPUs for each, in the order given. The sum is the lesser of `cpus` and all that is wanted.
-#[must_use]
 pub fn given(all: &[Wanting], cpus: f64) -> Vec<f64> {
     let claim = |one: &Wanting| (one.weight.round() as u64, (one.wants * PARTS).round() as u64);
     let claims: Vec<(u64, u64)> = all.iter().map(claim).collect();
@@ -29,7 +28,6 @@ pub fn given(all: &[Wanting], cpus: f64) -> Vec<f64> {
 
 /// The same where each lies in a slice, of this number: CPUs are given to slices by weight, none more than its limit, and what a
 /// slice has to those within it.
-#[must_use]
 pub fn given_in_slices(all: &[(Wanting, usize)], slices: &[Wanting], cpus: f64) -> Vec<f64> {
     let within =
         |slice: usize| all.iter().filter(move |(_, own)| *own == slice).map(|(one, _)| *one);

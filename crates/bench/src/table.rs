@@ -58,7 +58,6 @@ pub(crate) const MEASURES: [Measure; 12] = [
 ];
 
 /// The whole report.
-#[must_use]
 pub fn table(report: &BenchReport) -> String {
     let mut out = format!("kernel {}, {}\n", report.kernel, report.machine);
     let _ = writeln!(

@@ -64,7 +64,6 @@ pub enum FactKind {
 
 impl FactKind {
     /// Whom it is about.
-    #[must_use]
     pub fn task(&self) -> u32 {
         match self {
             Self::Start { task, .. }
@@ -76,7 +75,6 @@ impl FactKind {
     }
 
     /// Where it happened, if it has a place.
-    #[must_use]
     pub fn cpu(&self) -> Option<u32> {
         match self {
             Self::Start { cpu, .. }

@@ -18,7 +18,6 @@ pub struct Idle {
 impl Idle {
     /// That may last for so many nanoseconds. Not `pinned`: nothing is promised any more once some
     /// task may not use all CPUs.
-    #[must_use]
     pub fn new(grace: u64, pinned: bool) -> Self {
         Self { grace, pinned, silent: false, since: Vec::new() }
     }

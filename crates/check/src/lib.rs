@@ -106,7 +106,6 @@ pub struct RuleWatch {
 
 impl RuleWatch {
     /// Judges the schedule of these tasks (the VM of each and its weight) on so many CPUs.
-    #[must_use]
     pub fn new(cpus: usize, tasks: &[(usize, u32)], checkers: Vec<Box<dyn Checker>>) -> Self {
         Self { picture: Picture::new(cpus, tasks), checkers }
     }
@@ -164,7 +163,6 @@ impl RuleWatch {
     }
 
     /// What was seen so far.
-    #[must_use]
     pub fn picture(&self) -> &Picture {
         &self.picture
     }

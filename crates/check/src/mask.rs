@@ -25,20 +25,17 @@ impl Eq for Mask {}
 
 impl Mask {
     /// The empty set, for a host of `cpus` CPUs.
-    #[must_use]
     pub fn none(cpus: usize) -> Self {
         let words: Box<[u64]> = vec![0; cpus.div_ceil(64)].into();
         Self { low: words.len(), end: 0, words }
     }
 
     /// All of `cpus` CPUs.
-    #[must_use]
     pub fn all(cpus: usize) -> Self {
         Self::of(cpus, 0..cpus)
     }
 
     /// These CPUs; what is not below `cpus` is left out.
-    #[must_use]
     pub fn of(cpus: usize, members: impl IntoIterator<Item = usize>) -> Self {
         let mut mask = Self::none(cpus);
         members.into_iter().filter(|member| *member < cpus).for_each(|member| mask.set(member));
@@ -68,37 +65,31 @@ impl Mask {
 
     /// Whether a CPU is in it.
     #[inline]
-    #[must_use]
     pub fn has(&self, cpu: usize) -> bool {
         self.words[cpu / 64] >> (cpu % 64) & 1 != 0
     }
 
     /// How many CPUs are in it.
-    #[must_use]
     pub fn count(&self) -> u32 {
         self.used().iter().map(|word| word.count_ones()).sum()
     }
 
     /// Whether none is.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.used().iter().all(|word| *word == 0)
     }
 
     /// Whether there is a CPU in both.
-    #[must_use]
     pub fn meets(&self, other: &Mask) -> bool {
         self.common_words(other).any(|word| word != 0)
     }
 
     /// How many CPUs are in both.
-    #[must_use]
     pub fn common(&self, other: &Mask) -> u32 {
         self.common_words(other).map(u64::count_ones).sum()
     }
 
     /// Whether all of `other` is in it.
-    #[must_use]
     pub fn covers(&self, other: &Mask) -> bool {
         (other.low..other.end).all(|at| other.words[at] & !self.words[at] == 0)
     }
@@ -134,14 +125,12 @@ impl Mask {
 
     /// The lowest CPU.
     #[inline]
-    #[must_use]
     pub fn first(&self) -> Option<usize> {
         self.from(0)
     }
 
     /// The lowest CPU of those from `start` on.
     #[inline]
-    #[must_use]
     pub fn from(&self, start: usize) -> Option<usize> {
         let mut at = start / 64;
         let mut keep = u64::MAX << (start % 64);
@@ -160,7 +149,6 @@ impl Mask {
 
     /// The lowest CPU of those from `start` on that is in both.
     #[inline]
-    #[must_use]
     pub fn first_common(&self, other: &Mask, start: usize) -> Option<usize> {
         let mut at = start / 64;
         let mut keep = u64::MAX << (start % 64);
@@ -180,7 +168,6 @@ impl Mask {
 
     /// The first CPU after `cpu`, going round (Xen's `cpumask_cycle`); `cpu` itself only if it is
     /// the only one.
-    #[must_use]
     pub fn after(&self, cpu: usize) -> Option<usize> {
         self.from(cpu + 1).or_else(|| self.first())
     }

@@ -71,7 +71,6 @@ pub struct Picture {
 impl Picture {
     /// At time 0: all tasks blocked on CPU 0, and free to use any of `cpus` CPUs. `tasks` has the VM
     /// of each and its weight.
-    #[must_use]
     pub fn new(cpus: usize, tasks: &[(usize, u32)]) -> Self {
         let task = |(vm, weight): &(usize, u32)| TaskPicture {
             vm: *vm,
@@ -92,7 +91,6 @@ impl Picture {
     }
 
     /// Whether a task and a CPU of these numbers exist.
-    #[must_use]
     pub fn knows(&self, what: &FactKind) -> bool {
         (what.task() as usize) < self.tasks.len()
             && what.cpu().is_none_or(|cpu| (cpu as usize) < self.cpus.len())
@@ -153,7 +151,6 @@ impl Picture {
 
 impl TaskPicture {
     /// CPU time it had up to `now`, nanoseconds.
-    #[must_use]
     pub fn had(&self, now: u64) -> u64 {
         let current =
             if self.life == TaskLife::Running { now.saturating_sub(self.since) } else { 0 };

@@ -41,7 +41,6 @@ impl Promises {
 
     /// What the name *work conserving* says, and turns of at most 30 ms, for a scheduler with
     /// this tick, nanoseconds.
-    #[must_use]
     pub fn usual(work_conserving: bool, tick: u64) -> Self {
         // Every CPU looks for work on a tick, one for its group in a span.
         let idle = work_conserving.then_some(8 * tick + 100_000_000);
@@ -50,7 +49,6 @@ impl Promises {
 
     /// The checkers of these promises. VMs from number `vms` on stand for threads of none. `saturated`:
     /// all VMs always want all their vCPUs to run, and may use all CPUs.
-    #[must_use]
     pub fn checkers(&self, vms: usize, saturated: bool) -> Vec<Box<dyn Checker>> {
         let mut all: Vec<Box<dyn Checker>> = vec![Box::new(Conserved), Box::new(Affinity)];
         if let Some(grace) = self.woken {

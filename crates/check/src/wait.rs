@@ -18,7 +18,6 @@ const GRACE: u64 = 200_000_000;
 
 impl Wait {
     /// With turns of so many nanoseconds at weight 100.
-    #[must_use]
     pub fn new(turn: u64) -> Self {
         Self { turn, from: 0, bounds: Vec::new() }
     }

@@ -2,7 +2,6 @@
 
 use crate::VERSION;
 use std::env;
-use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,9 +13,14 @@ pub const INSTEP: &str = "instep";
 pub const LABORATORY: &str = "instep-lab";
 
 /// Why the other program cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// It is not there.
+    #[error(
+        "{name} is neither in {} nor in PATH; install the package {name}, or build it: cargo \
+         build --release -p instep-cli",
+        .dir.display()
+    )]
     Missing {
         /// The program.
         name: &'static str,
@@ -24,6 +28,11 @@ pub enum Error {
         dir: PathBuf,
     },
     /// It is there, and of another build.
+    #[error(
+        "{} is of another build ({says}) than this program ({VERSION}); install both packages \
+         of one version, or build both: cargo build --release -p instep-cli",
+        .path.display()
+    )]
     OtherBuild {
         /// Its path.
         path: PathBuf,
@@ -31,27 +40,6 @@ pub enum Error {
         says: String,
     },
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { name, dir } => write!(
-                f,
-                "{name} is neither in {} nor in PATH; install the package {name}, or build it: cargo \
-                 build --release -p instep-cli",
-                dir.display()
-            ),
-            Self::OtherBuild { path, says } => write!(
-                f,
-                "{} is of another build ({says}) than this program ({VERSION}); install both packages \
-                 of one version, or build both: cargo build --release -p instep-cli",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 /// The path of this program.
 ///

@@ -32,7 +32,6 @@ impl Schemas {
     }
 
     /// Everything: `anyOf` has an entry with a title for each command, which refers to one of `$defs`.
-    #[must_use]
     pub fn document(mut self) -> Value {
         let definitions = self.generator.take_definitions(true);
         json!({

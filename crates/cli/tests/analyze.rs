@@ -19,6 +19,8 @@ mod pipe;
 mod quotas;
 #[path = "analyze/recorded.rs"]
 mod recorded;
+#[path = "analyze/strip.rs"]
+mod strip;
 #[path = "../../trace/tests/common/mod.rs"]
 mod traces;
 #[path = "analyze/words.rs"]
@@ -195,7 +197,7 @@ fn a_file_that_is_read_or_drawn_is_not_drawn_over() {
     fs::hard_link(&path, dir.path().join(hard)).unwrap();
     for options in [
         &["perf.data", "--html", "perf.data"][..],
-        &["perf.data", "--strip", dotted],
+        &["perf.data", "--perfetto", dotted],
         &["perf.data", "--perfetto", hard],
         &["perf.data", "--html", drawn, "--perfetto", "./new"],
         &["perf.data", "--topology", "t.json", "--html", "t.json"],
@@ -442,7 +444,7 @@ fn a_topology_without_cpus_that_the_trace_shows_is_refused() {
 #[test]
 fn drawings_go_to_files_for_standard_output_is_the_reports() {
     let (_dir, path) = made("perf.data", &perf_file(&events(), 20));
-    for option in ["--perfetto", "--html", "--strip"] {
+    for option in ["--perfetto", "--html"] {
         analyze(&path, &[option, "-"]).expect(2).says(&[option, "standard output is the report's"]);
     }
     assert!(!Path::new("-").exists());

@@ -494,6 +494,9 @@ fn conflict_of_a_vm_that_does_not_count_is_shown_and_is_no_finding() {
 
 #[test]
 fn a_status_of_hundreds_of_vms_has_a_line_for_each() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     let name = |n: u32| format!("tenant-with-a-rather-long-name-{n:03}");
     let vms = (0..300).map(|n| vm(&name(n), 2 + n % 3, 300, &[2048, 512]).steal(Milli(20)));
     let copies = Copies::of(&host(HostSpec::new(2, 16).threads(2), vms));

@@ -461,6 +461,9 @@ fn who_hardly_runs_gets_no_type_and_no_advice_but_the_reason() {
 
 #[test]
 fn a_failed_command_is_a_finding_and_wrong_use_is_explained() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     let json =
         instep(&["profile", "--json", "--", "sh", "-c", "sleep 0.3; exit 3"]).expect(1).json();
     assert!(json["warnings"].to_string().contains("the command failed: exit status: 3"));

@@ -178,7 +178,6 @@ impl fmt::Display for Free {
 }
 
 /// The conflicts of all VMs at their present affinities, in the snapshot's order.
-#[must_use]
 pub fn find(snapshot: &Snapshot) -> Vec<Conflict> {
     let topology = snapshot.topology.as_ref();
     let other = snapshot.fixed_busy().milli_of(snapshot.window).0 / FREE_CORE;

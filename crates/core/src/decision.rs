@@ -89,7 +89,6 @@ pub enum Action {
 
 impl Action {
     /// The VM it concerns.
-    #[must_use]
     pub fn vm(&self) -> VmId {
         match self {
             Action::SetVcpuAffinity { vm, .. }
@@ -100,7 +99,6 @@ impl Action {
     }
 
     /// Why it is done.
-    #[must_use]
     pub fn why(&self) -> &Reason {
         match self {
             Action::SetVcpuAffinity { why, .. }

@@ -37,13 +37,11 @@ impl<T> Default for IdSet<T> {
 
 impl<T: Id> IdSet<T> {
     /// The empty set.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The set of one identity.
-    #[must_use]
     pub fn one(id: T) -> Self {
         [id].into_iter().collect()
     }
@@ -73,25 +71,21 @@ impl<T: Id> IdSet<T> {
     }
 
     /// Whether `id` is in the set.
-    #[must_use]
     pub fn contains(&self, id: T) -> bool {
         self.words.get(id.raw() as usize / 64).is_some_and(|w| w & (1u64 << (id.raw() % 64)) != 0)
     }
 
     /// How many identities the set holds.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
     /// Whether the set holds nothing.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
     /// The lowest identity.
-    #[must_use]
     pub fn first(&self) -> Option<T> {
         self.iter().next()
     }
@@ -112,19 +106,16 @@ impl<T: Id> IdSet<T> {
     }
 
     /// What is in both.
-    #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self::from_words(self.words.iter().zip(&other.words).map(|(a, b)| a & b).collect())
     }
 
     /// How many identities are in both.
-    #[must_use]
     pub fn common(&self, other: &Self) -> usize {
         self.words.iter().zip(&other.words).map(|(a, b)| (a & b).count_ones() as usize).sum()
     }
 
     /// What is in either.
-    #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         let (long, short) =
             if self.words.len() >= other.words.len() { (self, other) } else { (other, self) };
@@ -136,7 +127,6 @@ impl<T: Id> IdSet<T> {
     }
 
     /// What is in `self` and not in `other`.
-    #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         let mut words = self.words.clone();
         for (word, less) in words.iter_mut().zip(&other.words) {
@@ -146,7 +136,6 @@ impl<T: Id> IdSet<T> {
     }
 
     /// Whether every identity of `self` is in `other`.
-    #[must_use]
     pub fn is_subset(&self, other: &Self) -> bool {
         self.words
             .iter()
@@ -155,7 +144,6 @@ impl<T: Id> IdSet<T> {
     }
 
     /// Whether the two have anything in common.
-    #[must_use]
     pub fn intersects(&self, other: &Self) -> bool {
         self.words.iter().zip(&other.words).any(|(a, b)| a & b != 0)
     }

@@ -92,7 +92,6 @@ impl VmMeter {
     }
 
     /// The sums up to `now`.
-    #[must_use]
     pub fn sums(&mut self, now: u64) -> VmSums {
         self.advance(now);
         self.sums
@@ -101,13 +100,11 @@ impl VmMeter {
 
 impl VmSums {
     /// *Stacking*, in thousandths of the time.
-    #[must_use]
     pub fn stacking(&self) -> Milli {
         Nanos(self.stacked).milli_of(Nanos(self.elapsed))
     }
 
     /// *Co-run*, in thousandths; 1000 when nothing ran.
-    #[must_use]
     pub fn co_run(&self) -> Milli {
         if self.active == 0 {
             return Milli(1000);
@@ -119,7 +116,6 @@ impl VmSums {
 
 /// *Competing modules* of one window, in millionths of a module: `busy` is each CPU's busy time in
 /// the window, `cores` the CPUs of each core. Two CPUs of a core half busy count 250,000.
-#[must_use]
 pub fn competing_modules<C>(busy: &[u64], window: u64, cores: impl IntoIterator<Item = C>) -> u64
 where
     C: IntoIterator<Item = usize>,
@@ -145,7 +141,6 @@ where
 /// What each of the claims `(weight, most)` gets of `capacity` by weight, nobody more than its
 /// `most`; what one cannot use the others share again. Units are the caller's (thousandths of a
 /// CPU). Sums to `capacity` or to all that is wanted, up to rounding down.
-#[must_use]
 pub fn fair_shares(capacity: u64, claims: &[(u64, u64)]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..claims.len()).filter(|at| claims[*at].0 > 0).collect();
     let need = |at: usize| u128::from(claims[at].1) * (1 << 32) / u128::from(claims[at].0);

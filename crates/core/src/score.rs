@@ -47,7 +47,6 @@ pub struct Score {
 }
 
 /// Scores the affinities that threads have now.
-#[must_use]
 pub fn measure(snapshot: &Snapshot) -> Score {
     let allowed: Vec<Vec<CpuSet>> = snapshot
         .vms
@@ -59,7 +58,6 @@ pub fn measure(snapshot: &Snapshot) -> Score {
 
 /// Scores a snapshot as if the vCPUs had these CPUs: per VM in the snapshot's order, per vCPU in
 /// the VM's. A missing or wholly offline set stands for every CPU of the host.
-#[must_use]
 pub fn measure_with(snapshot: &Snapshot, allowed: &[Vec<CpuSet>]) -> Score {
     let mut estimator = Estimator::new(snapshot);
     let all = snapshot.topology.all_cpus();

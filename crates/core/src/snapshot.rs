@@ -56,7 +56,6 @@ pub struct OpaqueVm {
 /// What threads that cannot be placed would use if nothing competed with them: what they got, and what they
 /// waited for. A thread that runs now and then waits longer than it would run, so no more of the wait counts
 /// than they got; threads that compute get half of what they want, or more, unless CPUs are crowded anyway.
-#[must_use]
 pub fn wanted(got: Nanos, waited: Nanos) -> Nanos {
     Nanos(got.0.saturating_add(waited.0.min(got.0)))
 }
@@ -118,6 +117,33 @@ pub struct Vm {
     pub placed: NodeSet,
 }
 
+impl Vm {
+    /// A VM of usual weight of which nothing but this is known.
+    pub fn new(id: VmId, name: impl Into<String>, vcpus: Vec<Vcpu>, cpuset: CpuSet) -> Self {
+        Self {
+            id,
+            start_ticks: 0,
+            uuid: None,
+            name: name.into(),
+            vcpus,
+            emulators: Vec::new(),
+            memory: BTreeMap::new(),
+            cpuset,
+            memory_bound: None,
+            preferred: None,
+            soft: None,
+            devices: Vec::new(),
+            guest_threads_per_core: 1,
+            guest_nodes: Vec::new(),
+            weight: 100,
+            quota: None,
+            throttled: Nanos(0),
+            noise: None,
+            placed: NodeSet::new(),
+        }
+    }
+}
+
 /// One virtual CPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vcpu {
@@ -139,6 +165,15 @@ pub struct Vcpu {
     /// Time in the window in which it was runnable and another thread ran; without the time in which
     /// a quota stopped it.
     pub steal: Nanos,
+}
+
+impl Vcpu {
+    /// A vCPU that has used nothing, and may use these CPUs as before Instep touched it.
+    pub fn new(index: u32, tid: Tid, allowed: CpuSet) -> Self {
+        let initial = allowed.clone();
+        let (start_ticks, cpu, busy, steal) = (0, None, Nanos(0), Nanos(0));
+        Self { index, tid, start_ticks, cpu, allowed, initial, busy, steal }
+    }
 }
 
 /// A thread of a VM's monitor that runs no guest code.
@@ -177,7 +212,6 @@ pub struct GuestNode {
 impl Vcpu {
     /// The CPU time it would use if nothing competed: what it used and what it waited for, in
     /// thousandths of a CPU, at most 1000.
-    #[must_use]
     pub fn demand(&self, window: Nanos) -> Milli {
         let wanted = Nanos(self.busy.0.saturating_add(self.steal.0));
         Milli(wanted.milli_of(window).0.min(1000))
@@ -187,7 +221,6 @@ impl Vcpu {
 impl GuestNode {
     /// Where its memory lies: what is resident, or where that is not known its configured memory
     /// in equal parts on the nodes it is bound to. Empty when neither is known.
-    #[must_use]
     pub fn footprint(&self) -> BTreeMap<NodeId, Bytes> {
         match &self.bound {
             Some(bound) if self.resident.is_empty() && self.memory.0 > 0 => {
@@ -220,7 +253,6 @@ impl Vm {
 
     /// Where the memory of each guest node lies, in their order; `None` with fewer than two guest
     /// nodes, and unless it is known of every one that has vCPUs.
-    #[must_use]
     pub fn guest_footprints(&self) -> Option<Vec<BTreeMap<NodeId, Bytes>>> {
         if self.guest_nodes.len() < 2 {
             return None;
@@ -236,7 +268,6 @@ impl Vm {
     }
 
     /// Per vCPU, in their order, which of the guest's nodes it is in; the first where none says.
-    #[must_use]
     pub fn guest_node_of_vcpus(&self) -> Vec<usize> {
         let mut owner = BTreeMap::new();
         for (position, node) in self.guest_nodes.iter().enumerate() {
@@ -246,13 +277,11 @@ impl Vm {
     }
 
     /// CPU time that all vCPUs used in the window.
-    #[must_use]
     pub fn busy(&self) -> Nanos {
         Nanos(self.vcpus.iter().map(|vcpu| vcpu.busy.0).fold(0, u64::saturating_add))
     }
 
     /// The [demand](Vcpu::demand) of each vCPU, in proportion less where the VM's quota allows less.
-    #[must_use]
     pub fn demands(&self, window: Nanos) -> Vec<Milli> {
         let mut demands: Vec<Milli> = self.vcpus.iter().map(|vcpu| vcpu.demand(window)).collect();
         let all: u64 = demands.iter().map(|demand| demand.0).sum();
@@ -263,31 +292,26 @@ impl Vm {
     }
 
     /// Time in the window that its vCPUs waited for a CPU.
-    #[must_use]
     pub fn steal(&self) -> Nanos {
         Nanos(self.vcpus.iter().map(|vcpu| vcpu.steal.0).fold(0, u64::saturating_add))
     }
 
     /// Sum of the vCPUs' [demands](Vm::demands).
-    #[must_use]
     pub fn demand(&self, window: Nanos) -> Milli {
         Milli(self.demands(window).iter().map(|demand| demand.0).sum())
     }
 
     /// Resident memory on `node`.
-    #[must_use]
     pub fn memory_on(&self, node: NodeId) -> Bytes {
         self.memory.get(&node).copied().unwrap_or_default()
     }
 
     /// Resident memory on all nodes.
-    #[must_use]
     pub fn memory_total(&self) -> Bytes {
         Bytes(self.memory.values().map(|bytes| bytes.0).fold(0, u64::saturating_add))
     }
 
     /// CPUs that any of its vCPUs may use now.
-    #[must_use]
     pub fn allowed(&self) -> CpuSet {
         self.vcpus.iter().fold(CpuSet::new(), |all, vcpu| all.or(&vcpu.allowed))
     }
@@ -295,21 +319,18 @@ impl Vm {
 
 impl Snapshot {
     /// The VM with this id.
-    #[must_use]
     pub fn vm(&self, id: VmId) -> Option<&Vm> {
         self.vms.binary_search_by_key(&id, |vm| vm.id).ok().map(|index| &self.vms[index])
     }
 
     /// CPU time that everything that is not a vCPU of `vms` used or would have used in the window: load
     /// that placement cannot move.
-    #[must_use]
     pub fn fixed_busy(&self) -> Nanos {
         let opaque = self.opaque.iter().map(|vm| vm.busy.0);
         Nanos(opaque.fold(self.other_busy.0, u64::saturating_add))
     }
 
     /// vCPUs of all VMs, those that cannot be placed included.
-    #[must_use]
     pub fn vcpu_count(&self) -> u64 {
         let known: u64 = self.vms.iter().map(|vm| vm.vcpus.len() as u64).sum();
         known + self.opaque.iter().map(|vm| u64::from(vm.vcpus)).sum::<u64>()

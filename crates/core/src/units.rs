@@ -97,19 +97,16 @@ impl Nanos {
     pub const SECOND: Nanos = Nanos(1_000_000_000);
 
     /// `secs` seconds.
-    #[must_use]
     pub const fn from_secs(secs: u64) -> Self {
         Nanos(secs.saturating_mul(Self::SECOND.0))
     }
 
     /// `self - earlier`, or zero when the clock seems to have gone backwards.
-    #[must_use]
     pub const fn since(self, earlier: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
 
     /// `self` as a fraction of `whole` in thousandths, rounded down; 0 when `whole` is 0.
-    #[must_use]
     pub const fn milli_of(self, whole: Nanos) -> Milli {
         if whole.0 == 0 {
             return Milli(0);
@@ -165,7 +162,6 @@ pub struct Bytes(pub u64);
 
 impl Bytes {
     /// `n` MiB.
-    #[must_use]
     pub const fn from_mib(n: u64) -> Self {
         Bytes(n.saturating_mul(1 << 20))
     }

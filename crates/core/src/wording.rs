@@ -18,7 +18,6 @@ impl fmt::Display for Count {
 
 impl Count {
     /// For lengths.
-    #[must_use]
     pub fn of(length: usize, noun: &'static str) -> Self {
         Self(length as u64, noun)
     }
@@ -40,7 +39,6 @@ impl<T: Id> fmt::Display for Named<'_, T> {
 
 /// Whether a character steers what shows it instead of being shown: control characters, such as ESC and
 /// BEL, line and paragraph separators, and the marks of Unicode's bidirectional algorithm (UAX 9).
-#[must_use]
 pub fn is_steering(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
@@ -48,7 +46,6 @@ pub fn is_steering(c: char) -> bool {
 }
 
 /// Text on one line in which nothing steers a terminal.
-#[must_use]
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_steering(c) { '?' } else { c }).collect()
 }

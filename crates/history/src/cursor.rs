@@ -65,7 +65,6 @@ impl Cursor {
     }
 
     /// The moment at which it is.
-    #[must_use]
     pub fn moment(&self) -> Option<Moment<'_>> {
         self.loaded.moment(self.place)
     }
@@ -155,7 +154,6 @@ impl Cursor {
     }
 
     /// When the history begins, in milliseconds since 1970: the earliest of the times at which its segments begin.
-    #[must_use]
     pub fn begins_ms(&self) -> Option<u64> {
         if self.is_file {
             return self.loaded.moment(0).map(|moment| moment.at_ms);

@@ -23,7 +23,6 @@ const AT_A_BLOCK: usize = 3;
 const STEP: usize = 256 << 10;
 
 /// The beginning of a line of that time, up to the comma after which its other members stand.
-#[must_use]
 pub fn opening(at_ms: u64) -> String {
     format!("{BEGIN}{at_ms},")
 }
@@ -98,7 +97,6 @@ impl Segment {
     }
 
     /// Reads the bytes of a segment, or JSON lines that are not compressed.
-    #[must_use]
     pub fn parse(bytes: &[u8]) -> Self {
         let (plain, torn) =
             if bytes.starts_with(&MAGIC) { unpack(bytes) } else { cut_plain(bytes.to_vec()) };
@@ -120,19 +118,16 @@ impl Segment {
     }
 
     /// How many moments it has.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.moments.len()
     }
 
     /// Whether it has none.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.moments.is_empty()
     }
 
     /// The moment at this place.
-    #[must_use]
     pub fn moment(&self, place: usize) -> Option<Moment<'_>> {
         let (at_ms, range) = self.moments.get(place)?;
         Some(Moment { at_ms: *at_ms, line: &self.plain[range.clone()] })
@@ -144,7 +139,6 @@ impl Segment {
     }
 
     /// What of it is left out, and why; `None` where all was read.
-    #[must_use]
     pub fn torn(&self) -> Option<&'static str> {
         self.torn
     }

@@ -72,7 +72,6 @@ impl Writer {
     }
 
     /// The bytes that it has on disk.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.total
     }

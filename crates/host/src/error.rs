@@ -70,7 +70,6 @@ impl Error {
     }
 
     /// Whether the thing read or acted on is simply gone (a thread or process that ended).
-    #[must_use]
     pub fn is_gone(&self) -> bool {
         match self {
             Error::Read { source, .. } | Error::System { source, .. } => {
@@ -82,7 +81,6 @@ impl Error {
     }
 
     /// Whether the system refused for lack of privilege.
-    #[must_use]
     pub fn is_denied(&self) -> bool {
         match self {
             Error::Read { source, .. } | Error::System { source, .. } => {

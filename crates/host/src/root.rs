@@ -26,13 +26,11 @@ pub struct Root {
 
 impl Root {
     /// This machine.
-    #[must_use]
     pub fn live() -> Self {
         Self::at("/")
     }
 
     /// A copy: `path` holds `proc` and `sys`.
-    #[must_use]
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), copies: None }
     }
@@ -43,13 +41,11 @@ impl Root {
     }
 
     /// Whether this is the running machine, whose threads system calls can reach, and is read as such.
-    #[must_use]
     pub fn is_live(&self) -> bool {
         self.path == Path::new("/") && self.copies.is_none()
     }
 
     /// `relative` (such as `proc/stat`) under this root.
-    #[must_use]
     pub fn join(&self, relative: impl AsRef<Path>) -> PathBuf {
         self.path.join(relative)
     }

@@ -89,7 +89,6 @@ fn check_self(shown: Result<&Path, &io::Error>, pid: u32) -> Result<(), Error> {
 }
 
 /// The monotonic clock and the clock that counts from boot, suspension included.
-#[must_use]
 pub fn clocks() -> (Nanos, Nanos) {
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -105,7 +104,6 @@ pub fn clocks() -> (Nanos, Nanos) {
 }
 
 /// A positive number that the C library knows of the system, or `otherwise`.
-#[must_use]
 pub fn sysconf(name: libc::c_int, otherwise: u64) -> u64 {
     // SAFETY: sysconf takes a number and has no effect.
     let value = unsafe { libc::sysconf(name) };
@@ -124,7 +122,6 @@ pub struct ChildUsage {
 }
 
 /// Asks getrusage(2) for what ended children have used until now.
-#[must_use]
 pub fn child_usage() -> ChildUsage {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: the pointer is to an rusage of this frame, which the call fills.

@@ -200,7 +200,6 @@ impl Apt {
 
 /// The packages named by `apt-cache depends --important`: the `Depends:` and `PreDepends:` lines,
 /// of alternatives (marked `|`) the first. Virtual packages, in angle brackets, are left out.
-#[must_use]
 pub fn parse_depends(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let mut alternative_of_previous = false;
@@ -225,7 +224,6 @@ pub fn parse_depends(text: &str) -> Vec<String> {
 /// The Debian mirror among the lines `URI|label|component` of `apt-get indextargets`: the first
 /// that is labelled `Debian`, or, while apt has not read a mirror's lists and so knows no labels,
 /// whose path ends in `debian`. Security and third-party archives have other suites.
-#[must_use]
 pub fn parse_mirror(text: &str) -> Option<String> {
     let line = |line: &str| -> Option<(String, String)> {
         let mut parts = line.split('|');

@@ -48,13 +48,11 @@ impl Cache {
     }
 
     /// The path of an entry, whether it exists or not.
-    #[must_use]
     pub fn path(&self, entry: &str) -> PathBuf {
         self.dir.join(entry)
     }
 
     /// The names in a directory of the cache, sorted; empty when it is not there.
-    #[must_use]
     pub fn list(&self, entry: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(entry)) else { return Vec::new() };
         let mut names: Vec<String> =
@@ -64,7 +62,6 @@ impl Cache {
     }
 
     /// The names in a directory of the cache that versions tell apart, the newest first; none of what is being filled.
-    #[must_use]
     pub fn newest_first(&self, entry: &str) -> Vec<String> {
         let mut names = self.list(entry);
         names.retain(|name| !name.starts_with('.'));

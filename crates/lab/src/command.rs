@@ -9,12 +9,16 @@ use crate::stop::{Stop, TICK};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The most that is kept of a command's output.
 const MAX_OUTPUT: u64 = 16 << 20;
+
+/// The most that is read of a file that a program writes.
+const MAX_READ: u64 = 4 << 20;
 
 /// How a command ended and what it printed.
 #[derive(Debug)]
@@ -25,6 +29,15 @@ pub struct Output {
     pub stdout: String,
     /// Standard error, likewise.
     pub stderr: String,
+}
+
+/// The text of a file that a program writes, such as a console; empty when it is not there.
+pub fn read_lossy(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    if let Ok(file) = File::open(path) {
+        let _ = file.take(MAX_READ).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Makes the kernel kill the command's process when the calling thread ends.
@@ -47,7 +60,6 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
 }
 
 /// The command line as one would type it, for messages.
-#[must_use]
 pub fn shown(command: &Command) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {
@@ -166,7 +178,6 @@ fn reap(child: &mut Child, killed: bool) {
 }
 
 /// The last `count` non-empty lines.
-#[must_use]
 pub fn last_lines(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|l| !l.is_empty()).collect();
     lines[lines.len().saturating_sub(count)..].join("\n")

@@ -36,7 +36,6 @@ pub struct Archive {
 
 impl Archive {
     /// An empty archive.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -61,7 +60,6 @@ impl Archive {
     }
 
     /// The finished archive.
-    #[must_use]
     pub fn finish(self) -> Vec<u8> {
         trailer(self.bytes).expect(IN_MEMORY)
     }

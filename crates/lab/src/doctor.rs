@@ -5,8 +5,8 @@
 use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::error::Error;
-use crate::guest::{INSTALL_QEMU, QEMU};
 use crate::host::emulator::{self, Emulator};
+use crate::host::emulator::{INSTALL_QEMU, QEMU};
 use crate::host::kernel;
 use crate::host::programs::{self, PACKAGES};
 use crate::host::xen;
@@ -46,7 +46,6 @@ pub struct DoctorFinding {
 }
 
 /// Looks at everything; `load` is the guest workload `instep-load`, when it is built.
-#[must_use]
 pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<DoctorFinding> {
     let cache = Cache::open();
     let mut all = Vec::new();
@@ -81,7 +80,6 @@ pub fn examine(load: Option<&Path>, stop: &Stop) -> Vec<DoctorFinding> {
 }
 
 /// Whether the lab can run with these findings.
-#[must_use]
 pub fn can_run(findings: &[DoctorFinding]) -> bool {
     findings.iter().all(|finding| finding.fine || !finding.needed)
 }

@@ -112,7 +112,6 @@ impl Error {
 
     /// Whether this machine lacks something that could be installed or fetched, or has no room for
     /// it: no failure of the lab, so that a test may be skipped and the demo may do without.
-    #[must_use]
     pub fn is_lacking(&self) -> bool {
         match self {
             Error::Missing { .. } => true,

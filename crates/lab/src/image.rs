@@ -1,57 +1,20 @@
-//! The guests' initramfs: a static busybox and one script, [`init.sh`](INIT), as a cpio archive.
-//!
-//! It is not compressed: under software emulation unpacking costs more than reading.
+//! What guests run: a static busybox and one script, [`init.sh`](INIT).
 
 use crate::apt::Apt;
 use crate::cache::Cache;
-use crate::cpio::{Archive, Node};
 use crate::error::Error;
 use crate::stop::Stop;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The directory of the cache for built images, filled under its lock only.
-pub(crate) const IMAGES: &str = "images";
+pub const IMAGES: &str = "images";
 
 /// The guests' first program.
 pub const INIT: &str = include_str!("init.sh");
 
 /// What the guest prints on its console when its load runs.
 pub const READY: &str = "instep-guest: ready";
-
-/// The initramfs in the cache, built when the script or busybox changed.
-///
-/// # Errors
-/// When no static busybox is found or fetched, or the cache cannot be written.
-pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<PathBuf, Error> {
-    let busybox = busybox(cache, stop, say)?;
-    let image = build(&fs::read(&busybox).map_err(|e| Error::io("read", busybox, e))?);
-    let entry = format!("{IMAGES}/{:016x}", fingerprint(&image));
-    let path = cache.path(&entry).join("initrd.cpio");
-    if !path.exists() {
-        let _lock = cache.lock(IMAGES, stop)?;
-        cache.fill(&entry, |into| {
-            let file = into.join("initrd.cpio");
-            fs::write(&file, &image).map_err(|error| Error::io("write", file, error))
-        })?;
-    }
-    Ok(path)
-}
-
-/// The archive around a busybox binary.
-#[must_use]
-pub fn build(busybox: &[u8]) -> Vec<u8> {
-    let mut archive = Archive::new();
-    for dir in ["bin", "dev", "proc", "sys", "tmp"] {
-        archive = archive.add(dir, 0o755, &Node::Directory);
-    }
-    archive
-        .add("dev/console", 0o600, &Node::Device { major: 5, minor: 1 })
-        .add("dev/null", 0o666, &Node::Device { major: 1, minor: 3 })
-        .add("bin/busybox", 0o755, &Node::File(busybox))
-        .add("init", 0o755, &Node::File(INIT.as_bytes()))
-        .finish()
-}
 
 /// A static busybox: the machine's own, else from the package busybox-static.
 ///
@@ -73,7 +36,6 @@ pub fn busybox(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<
 const BUSYBOX: &str = "tools/busybox";
 
 /// A static busybox that needs no fetching: the machine's own, else the cached one.
-#[must_use]
 pub fn present_busybox(cache: &Cache) -> Option<PathBuf> {
     let root = cache.path(BUSYBOX);
     let cached = || first_static(&[root.join("bin/busybox"), root.join("usr/bin/busybox")]);
@@ -81,7 +43,6 @@ pub fn present_busybox(cache: &Cache) -> Option<PathBuf> {
 }
 
 /// The machine's own static busybox.
-#[must_use]
 pub fn first_static_busybox() -> Option<PathBuf> {
     first_static(&[PathBuf::from("/bin/busybox"), PathBuf::from("/usr/bin/busybox")])
 }
@@ -93,7 +54,6 @@ fn first_static(paths: &[PathBuf]) -> Option<PathBuf> {
 
 /// Whether these are a 64-bit x86 program that needs no dynamic loader: an ELF file without a
 /// PT_INTERP program header (System V ABI, chapter 5).
-#[must_use]
 pub fn is_static_elf(bytes: &[u8]) -> bool {
     const X86_64: usize = 62;
     const PT_INTERP: usize = 3;
@@ -124,7 +84,7 @@ pub(crate) fn check_load(path: &Path) -> Result<(), Error> {
 }
 
 /// FNV-1a: tells images apart by content; no protection against forgery is needed here.
-pub(crate) fn fingerprint(bytes: &[u8]) -> u64 {
+pub fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
@@ -153,23 +113,5 @@ mod tests {
         elf[32..40].copy_from_slice(&u64::MAX.to_le_bytes());
         elf[54] = 56;
         assert!(!is_static_elf(&elf));
-    }
-
-    #[test]
-    fn an_image_that_is_built_removes_what_a_killed_build_left() {
-        if first_static_busybox().is_none() {
-            return instep_madehost::skip::note("no static busybox here");
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let cache = Cache::at(dir.path()).unwrap();
-        fs::create_dir_all(cache.path("images/.filling-x")).unwrap();
-        obtain(&cache, &Stop::never(), &mut |_| ()).unwrap();
-        assert_eq!(cache.list("images").len(), 1);
-    }
-
-    #[test]
-    fn the_image_holds_the_script() {
-        let image = build(b"busybox");
-        assert!(image.windows(INIT.len()).any(|window| window == INIT.as_bytes()));
     }
 }

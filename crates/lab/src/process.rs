@@ -46,19 +46,16 @@ impl Process {
     }
 
     /// Its process id.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
     /// How it ended, if it did.
-    #[must_use]
     pub fn ended(&self) -> Option<ExitStatus> {
         lock(&self.child).try_wait().ok().flatten()
     }
 
     /// As [`Process::ended`], waiting for the end for so long at most.
-    #[must_use]
     pub fn ends_within(&self, limit: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + limit;
         loop {

@@ -1,4 +1,4 @@
-//! A tiny QMP client: enough to ask QEMU which threads its vCPUs are, and what its monitor tells people.
+//! A tiny QMP client: enough to ask QEMU what its monitor tells people.
 //!
 //! Protocol: QEMU's docs/interop/qmp-spec. A socket serves one client at a time; dropping the
 //! [`Qmp`] frees it.
@@ -67,15 +67,6 @@ impl Qmp {
         Err(self.broken("no answer among 1000 messages"))
     }
 
-    /// The thread id of each vCPU, by its index (`query-cpus-fast`).
-    ///
-    /// # Errors
-    /// When QEMU does not answer.
-    pub fn vcpu_threads(&mut self) -> Result<Vec<(u32, u32)>, Error> {
-        let answer = self.execute("query-cpus-fast", json!({}))?;
-        parse_cpus(&answer).ok_or_else(|| self.broken("query-cpus-fast: not a list of vCPUs"))
-    }
-
     /// What QEMU's monitor for people answers to a line.
     ///
     /// # Errors
@@ -95,38 +86,5 @@ impl Qmp {
     fn broken(&self, what: &str) -> Error {
         let error = io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         Error::io("talk to", &self.socket, error)
-    }
-}
-
-/// (index, thread id) of each vCPU in an answer to `query-cpus-fast`, by index.
-#[must_use]
-pub fn parse_cpus(answer: &Value) -> Option<Vec<(u32, u32)>> {
-    let number = |cpu: &Value, key: &str| cpu.get(key)?.as_u64()?.try_into().ok();
-    let mut cpus = answer
-        .as_array()?
-        .iter()
-        .map(|cpu| Some((number(cpu, "cpu-index")?, number(cpu, "thread-id")?)))
-        .collect::<Option<Vec<(u32, u32)>>>()?;
-    cpus.sort_unstable();
-    Some(cpus)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn vcpus_are_listed_by_index() {
-        let answer = json!([
-            {"cpu-index": 1, "thread-id": 11, "qom-path": "/b"},
-            {"cpu-index": 0, "thread-id": 10, "qom-path": "/a"}
-        ]);
-        assert_eq!(parse_cpus(&answer), Some(vec![(0, 10), (1, 11)]));
-    }
-
-    #[test]
-    fn an_answer_of_another_shape_is_refused() {
-        assert_eq!(parse_cpus(&json!({})), None);
-        assert_eq!(parse_cpus(&json!([{"cpu-index": -1, "thread-id": 3}])), None);
     }
 }

@@ -45,7 +45,6 @@ pub struct Moved {
 
 impl Told {
     /// In lines for people, each without its end.
-    #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let change = |change: &PlacementChange| {
             let PlacementChange { cycle, vm, why, what } = change;
@@ -69,13 +68,11 @@ impl Told {
 }
 
 /// Whether this is a record, or a list of them.
-#[must_use]
 pub fn are_records(value: &Value) -> bool {
     each(value).next().is_some()
 }
 
 /// What the records after cycle `after` say.
-#[must_use]
 pub fn tell(value: &Value, after: u64) -> Told {
     let mut told = Told { last: after, ..Told::default() };
     let mut moved: BTreeMap<&str, Moved> = BTreeMap::new();
@@ -149,7 +146,6 @@ fn affinities(record: &Value, vm: &str) -> Vec<String> {
 }
 
 /// `CPU 3` or `CPUs 0-1,4`; ascending input gives the shortest.
-#[must_use]
 pub fn cpus_in_words(cpus: &[u32]) -> String {
     let parts = cpus.chunk_by(|a, b| a.checked_add(1) == Some(*b)).map(|part| match part {
         [one] => one.to_string(),

@@ -22,7 +22,6 @@ pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// A flag that nothing raises: for tests.
-    #[must_use]
     pub fn never() -> Self {
         Self::default()
     }
@@ -51,7 +50,6 @@ impl Stop {
     }
 
     /// Whether it was raised.
-    #[must_use]
     pub fn raised(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

@@ -47,7 +47,6 @@ impl Args {
     }
 
     /// An error about this mode's command line that says where to read on.
-    #[must_use]
     pub fn fault(&self, text: impl AsRef<str>) -> LoadError {
         LoadError::Usage(format!("{}; see instep-load {} --help", text.as_ref(), self.mode))
     }
@@ -197,7 +196,6 @@ fn number(text: &str, range: &std::ops::RangeInclusive<u64>) -> Result<u64, Stri
 }
 
 /// Reads `100us`, `1.5ms`, `10s`, `2m`; a plain `0` needs no unit.
-#[must_use]
 pub fn duration(text: &str) -> Option<Duration> {
     const UNITS: [(&str, f64); 6] =
         [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
@@ -211,7 +209,6 @@ pub fn duration(text: &str) -> Option<Duration> {
 }
 
 /// Reads `4096`, `64KiB`, `16MiB`, `1GiB`.
-#[must_use]
 pub fn size(text: &str) -> Option<usize> {
     const UNITS: [(&str, f64); 4] =
         [("KiB", 1024.0), ("MiB", 1_048_576.0), ("GiB", 1_073_741_824.0), ("B", 1.0)];

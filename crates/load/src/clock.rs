@@ -7,7 +7,6 @@ use std::time::Duration;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Nanoseconds of `CLOCK_MONOTONIC`. Comparable between threads.
-#[must_use]
 pub fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec to write to; the clock exists on every Linux, so the
@@ -62,7 +61,6 @@ pub struct Usage {
 }
 
 /// Reads [`Usage`] of this process.
-#[must_use]
 pub fn usage() -> Usage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` is valid for writes; zeroes are a valid rusage, so that it is initialised
@@ -117,7 +115,6 @@ impl Signals {
     }
 
     /// Waits until the monotonic clock shows `deadline` or a signal comes; whether one came.
-    #[must_use]
     pub fn wait_until(&self, deadline: u64) -> bool {
         loop {
             let left = Duration::from_nanos(deadline.saturating_sub(now()));

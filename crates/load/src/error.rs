@@ -1,14 +1,15 @@
 //! What can go wrong, in words that name the value and what to try.
 
-use std::fmt;
 use std::io;
 
 /// Why a load did not run, or ran wrong. Every one ends the program with status 2.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The command line: what was wrong with it, and where to read on.
+    #[error("{0}")]
     Usage(String),
     /// A system call failed.
+    #[error("cannot {what}: {source}")]
     System {
         /// What was attempted.
         what: String,
@@ -16,6 +17,7 @@ pub enum LoadError {
         source: io::Error,
     },
     /// Memory of this many bytes was refused.
+    #[error("no {bytes} bytes of memory for {what}; try a smaller --size")]
     Memory {
         /// What it was for.
         what: &'static str,
@@ -23,6 +25,7 @@ pub enum LoadError {
         bytes: usize,
     },
     /// The load contradicted itself: a defect of this program or of the machine below it.
+    #[error("wrong result: {0}")]
     Wrong(String),
 }
 
@@ -30,27 +33,5 @@ impl LoadError {
     /// The error of the system call that has just failed.
     pub(crate) fn last_os(what: impl Into<String>) -> Self {
         Self::System { what: what.into(), source: io::Error::last_os_error() }
-    }
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Usage(text) => out.write_str(text),
-            Self::System { what, source } => write!(out, "cannot {what}: {source}"),
-            Self::Memory { what, bytes } => {
-                write!(out, "no {bytes} bytes of memory for {what}; try a smaller --size")
-            }
-            Self::Wrong(text) => write!(out, "wrong result: {text}"),
-        }
-    }
-}
-
-impl std::error::Error for LoadError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::System { source, .. } => Some(source),
-            _ => None,
-        }
     }
 }

@@ -117,7 +117,6 @@ pub struct Worker<'a> {
 impl Worker<'_> {
     /// Whether it is time to end.
     #[inline]
-    #[must_use]
     pub fn stopped(&self) -> bool {
         self.stop.load(Relaxed)
     }
@@ -141,13 +140,11 @@ impl Worker<'_> {
     }
 
     /// The units of work that fill `duration` here.
-    #[must_use]
     pub fn units(&self, duration: Duration) -> u64 {
         self.plan.scale.units(duration)
     }
 
     /// This thread's random numbers.
-    #[must_use]
     pub fn rng(&self) -> Rng {
         Rng::new(self.plan.seed, self.index)
     }

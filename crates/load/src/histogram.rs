@@ -64,7 +64,6 @@ impl Default for Tally {
 
 impl Tally {
     /// What came since `earlier`. The largest value is then known as a bucket only.
-    #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts: Box<[u64]> = self
             .counts
@@ -78,26 +77,22 @@ impl Tally {
     }
 
     /// How many values.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
     /// Their mean; 0 when there are none.
-    #[must_use]
     pub fn mean(&self) -> u64 {
         self.sum.checked_div(self.count()).unwrap_or(0)
     }
 
     /// The largest; 0 when there are none.
-    #[must_use]
     pub fn max(&self) -> u64 {
         self.max
     }
 
     /// The value that `percent` per cent do not exceed (nearest rank), at most 3 % too high; 0
     /// when there are none.
-    #[must_use]
     pub fn percentile(&self, percent: u64) -> u64 {
         let rank = (u128::from(self.count()) * u128::from(percent)).div_ceil(100).max(1);
         let mut seen = 0_u128;

@@ -16,7 +16,6 @@ impl Default for Object {
 
 impl Object {
     /// An empty object.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
@@ -96,7 +95,6 @@ impl Object {
     }
 
     /// The finished text, without a line end.
-    #[must_use]
     pub fn end(mut self) -> String {
         self.text.push('}');
         self.text

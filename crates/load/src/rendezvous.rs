@@ -93,7 +93,6 @@ struct Line(AtomicU32);
 
 impl Rendezvous {
     /// A barrier of `threads` threads.
-    #[must_use]
     pub fn new(waiting: Waiting, threads: u32) -> Self {
         Self {
             waiting,

@@ -9,7 +9,6 @@ pub struct Rng(SplitMix64);
 
 impl Rng {
     /// The stream of thread `index` under `seed`.
-    #[must_use]
     pub fn new(seed: u64, index: usize) -> Self {
         let first = |seed| SplitMix64::seed_from_u64(seed).next_u64();
         Self(SplitMix64::seed_from_u64(first(first(seed).wrapping_add(index as u64))))

@@ -37,13 +37,11 @@ pub struct Scale {
 
 impl Scale {
     /// A unit of `unit_ns` nanoseconds; `None` unless that is a positive number.
-    #[must_use]
     pub fn new(unit_ns: f64) -> Option<Self> {
         (unit_ns.is_finite() && unit_ns > 0.0).then_some(Self { unit_ns })
     }
 
     /// Measures it on the CPU of the caller; takes some 15 ms.
-    #[must_use]
     pub fn calibrate() -> Self {
         let mut units = 64;
         let trial = |units: u64| {
@@ -59,13 +57,11 @@ impl Scale {
     }
 
     /// Nanoseconds of a unit.
-    #[must_use]
     pub fn unit_ns(self) -> f64 {
         self.unit_ns
     }
 
     /// The units that fill `duration`, rounded; at least one unless the duration is zero.
-    #[must_use]
     pub fn units(self, duration: Duration) -> u64 {
         let units = (duration.as_nanos() as f64 / self.unit_ns).round() as u64;
         if duration.is_zero() { 0 } else { units.clamp(1, MAX_UNITS) }

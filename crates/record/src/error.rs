@@ -29,7 +29,6 @@ pub enum Error {
 
 impl Error {
     /// Whether a recording that had begun failed, rather than what is needed for one.
-    #[must_use]
     pub fn is_failed_work(&self) -> bool {
         matches!(self, Error::Write(_) | Error::Source(_))
     }

@@ -82,7 +82,6 @@ pub struct Summary {
 
 impl Summary {
     /// Events lost at all places.
-    #[must_use]
     pub fn lost_events(&self) -> u64 {
         self.lost.iter().map(|lost| lost.events).sum()
     }

@@ -10,7 +10,6 @@ use std::fmt::Write as _;
 pub const STYLE: &str = include_str!("style.css");
 
 /// A page with the heading `title`. `style` comes after the common one, and `body` is markup.
-#[must_use]
 pub fn page(title: &str, style: &str, body: &str) -> String {
     let title = PreEscaped(escaped(title));
     let page = html! {
@@ -29,7 +28,6 @@ pub fn page(title: &str, style: &str, body: &str) -> String {
 }
 
 /// A table: a head of plain text, and rows of cells that are markup.
-#[must_use]
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let row = |row: &Vec<String>| Row {
         class: String::new(),
@@ -61,19 +59,16 @@ impl Cell {
     }
 
     /// Plain text, on the left.
-    #[must_use]
     pub fn words(text: &str) -> Self {
         Self::of(escaped(text), "words")
     }
 
     /// Plain text, on the right as numbers are.
-    #[must_use]
     pub fn number(text: &str) -> Self {
         Self::of(escaped(text), "")
     }
 
     /// Plain text of the class `verdict`: what a row comes to.
-    #[must_use]
     pub fn verdict(text: &str) -> Self {
         Self::of(escaped(text), "verdict")
     }
@@ -93,7 +88,6 @@ impl Cell {
 }
 
 /// A table: a head of plain text, and rows.
-#[must_use]
 pub fn table_of(head: &[&str], rows: &[Row]) -> String {
     let first = |at: usize| rows.first().and_then(|row| row.cells.get(at));
     let side = |at: usize| first(at).map(|cell| cell.class).filter(|class| *class == "words");
@@ -127,7 +121,6 @@ pub fn add_paragraph(out: &mut String, class: &str, text: &str) {
 
 /// Round numbers from `low` to `high` for the marks of a scale, up to a dozen; nothing where there is
 /// no scale.
-#[must_use]
 pub fn marks(low: f64, high: f64) -> Vec<f64> {
     let rough = (high - low) / 5.0;
     if !rough.is_finite() || rough <= 0.0 {
@@ -141,14 +134,12 @@ pub fn marks(low: f64, high: f64) -> Vec<f64> {
 }
 
 /// A number as text without the zeros that its places after the point end with.
-#[must_use]
 pub fn without_zeros(number: &str) -> &str {
     if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
 }
 
 /// Text as it may stand anywhere in a page, attributes in either quotes included. Line ends and tabs
 /// become spaces, other control characters and marks of the writing direction `?`.
-#[must_use]
 pub fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for c in text.chars() {

@@ -36,7 +36,6 @@ const GAP: f64 = 9.0;
 
 impl Area {
     /// What is needed left of an area for names of rows, the longest of so many letters.
-    #[must_use]
     pub fn room_for(letters: usize) -> f64 {
         LETTER * letters as f64 + GAP
     }
@@ -74,7 +73,6 @@ pub struct Scale {
 
 impl Scale {
     /// Where a value is along the scale; what is beyond an end is at that end.
-    #[must_use]
     pub fn place(&self, value: f64) -> f64 {
         let part = ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
         match self.direction {
@@ -178,7 +176,6 @@ pub fn add_plot(
 }
 
 /// The style class of a series by its place: a colour, and from the second round of colours on dashed.
-#[must_use]
 pub fn series_class(at: usize) -> String {
     let dashed = if at >= COLOURS { " dashed" } else { "" };
     format!("s{}{dashed}", at % COLOURS)

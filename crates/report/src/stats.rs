@@ -22,7 +22,6 @@ fn t(freedom: usize) -> f64 {
 }
 
 /// The estimate from these values; nothing without values, the value itself from one.
-#[must_use]
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     if let [mean] = *values {
         return mean.is_finite().then_some(Estimate { mean, low: mean, high: mean });
@@ -34,7 +33,6 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
 }
 
 /// The value in the middle, or of an even number the mean of the two there; nothing without values.
-#[must_use]
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -45,7 +43,6 @@ pub fn median(values: &[f64]) -> Option<f64> {
 
 /// The mean of `b` minus that of `a`, by Welch's t: neither the number of runs nor their scatter
 /// need be the same. Nothing where a side has fewer than two.
-#[must_use]
 pub fn difference(a: &[f64], b: &[f64]) -> Option<Estimate> {
     let (of_a, of_b) = (spread(a)?, spread(b)?);
     let mean = of_b.0 - of_a.0;
@@ -62,7 +59,6 @@ pub fn difference(a: &[f64], b: &[f64]) -> Option<Estimate> {
 /// The standard deviation of these values, per cent of their mean, and its interval for values that
 /// are normally distributed (by the quantiles of chi squared).
 /// Nothing from fewer than two values or where their mean is zero.
-#[must_use]
 pub fn spread_percent(values: &[f64]) -> Option<Estimate> {
     let (mean, variance) = spread(values)?;
     let found = variance.sqrt() / mean.abs() * 100.0;

@@ -32,7 +32,6 @@ pub struct Spacing {
 
 /// A head of columns and rows of as many cells. Cells are plain text: what would steer a terminal is replaced. No line
 /// ends with a space. A title that is padded with spaces gives its column a least width.
-#[must_use]
 pub fn aligned(head: &[(&str, Side)], rows: &[Vec<String>], spacing: Spacing) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -49,7 +48,6 @@ pub fn aligned(head: &[(&str, Side)], rows: &[Vec<String>], spacing: Spacing) ->
 }
 
 /// The same as a table of Markdown. Cells are markup.
-#[must_use]
 pub fn markdown(head: &[(&str, Side)], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

@@ -5,19 +5,16 @@ use textwrap::{Options, WordSplitter};
 
 /// Breaks a sentence into lines of at most `width` columns at white space. A line end inside is not
 /// one of ours: it could make a line that looks like one.
-#[must_use]
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines(text, width, "", "")
 }
 
 /// The same, each line ended, `first` before the first line and `rest` before the others.
-#[must_use]
 pub fn paragraph(text: &str, width: usize, first: &str, rest: &str) -> String {
     lines(text, width, first, rest).into_iter().map(|line| line + "\n").collect()
 }
 
 /// Lines with `first` before the first and `rest` before the others.
-#[must_use]
 pub fn lines(text: &str, width: usize, first: &str, rest: &str) -> Vec<String> {
     let options = Options::new(width)
         .initial_indent(first)

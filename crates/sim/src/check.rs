@@ -24,7 +24,6 @@ pub struct Checked {
 impl SimulationPlan {
     /// Simulates it once with all checkers of what its scheduler promises, up to its end, the first
     /// finding or `most` events.
-    #[must_use]
     pub fn check(&self, most: u64) -> Checked {
         let scheduler = self.scheduler();
         let mut promises = scheduler.promises();
@@ -45,7 +44,6 @@ impl SimulationPlan {
 }
 
 /// As [`SimulationPlan::check`], with any scheduler and promises.
-#[must_use]
 pub fn check(
     setup: &Setup,
     scheduler: Box<dyn Scheduler>,

@@ -27,7 +27,6 @@ pub struct TaskId(pub u32);
 impl TaskId {
     /// As an index into [`Desk::tasks`].
     #[inline]
-    #[must_use]
     pub fn ix(self) -> usize {
         self.0 as usize
     }
@@ -122,7 +121,6 @@ pub struct VmTasks {
 
 impl VmTasks {
     /// Whether it is neither a service nor stands for the host's own threads. VMs come before these.
-    #[must_use]
     pub fn is_vm(&self) -> bool {
         !self.hidden && !self.service
     }
@@ -242,42 +240,36 @@ impl Desk {
 
     /// A task.
     #[inline]
-    #[must_use]
     pub fn task(&self, task: TaskId) -> &Task {
         &self.tasks[task.ix()]
     }
 
     /// What runs on a CPU.
     #[inline]
-    #[must_use]
     pub fn current(&self, cpu: usize) -> Option<TaskId> {
         self.running[cpu]
     }
 
     /// Tasks in a CPU's queue, the running one included.
     #[inline]
-    #[must_use]
     pub fn load(&self, cpu: usize) -> u32 {
         self.load[cpu]
     }
 
     /// Tasks in the queues of a node's CPUs, running ones included.
     #[inline]
-    #[must_use]
     pub fn node_load(&self, node: usize) -> u32 {
         self.node_load[node]
     }
 
     /// Tasks of a VM in a CPU's queue, the running one included.
     #[inline]
-    #[must_use]
     pub fn siblings_on(&self, vm: usize, cpu: usize) -> u32 {
         u32::from(self.together[vm * self.host.cpus() + cpu])
     }
 
     /// CPU time a task had so far, in nanoseconds, what it runs now included.
     #[inline]
-    #[must_use]
     pub fn ran(&self, task: TaskId) -> u64 {
         let task = &self.tasks[task.ix()];
         let now = if task.state == TaskState::Running { self.now - task.since } else { 0 };
@@ -285,7 +277,6 @@ impl Desk {
     }
 
     /// Time a task waited for a CPU so far, in nanoseconds.
-    #[must_use]
     pub fn waited(&self, task: TaskId) -> u64 {
         let task = &self.tasks[task.ix()];
         task.waited + if task.state == TaskState::Queued { self.now - task.ready } else { 0 }

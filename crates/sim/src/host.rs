@@ -42,7 +42,6 @@ pub struct Host {
 
 impl Host {
     /// The host of this topology.
-    #[must_use]
     pub fn new(topology: &Topology) -> Self {
         let cpus = topology.cpus();
         let count = cpus.len();
@@ -84,14 +83,12 @@ impl Host {
 
     /// How many CPUs.
     #[inline]
-    #[must_use]
     pub fn cpus(&self) -> usize {
         self.ids.len()
     }
 
     /// All CPUs in the order in which an idle host is filled: other nodes first, then other cores,
     /// then second threads.
-    #[must_use]
     pub fn spread(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.cpus()).collect();
         let rank = |mask: &Mask, cpu: usize| mask.iter().take_while(|other| *other < cpu).count();
@@ -104,13 +101,11 @@ impl Host {
     }
 
     /// The index of the CPU with this kernel number.
-    #[must_use]
     pub fn index(&self, id: u32) -> Option<usize> {
         self.ids.binary_search(&CpuId(id)).ok()
     }
 
     /// The index of the node with this kernel number.
-    #[must_use]
     pub fn node_index(&self, id: u32) -> Option<usize> {
         self.node_ids.binary_search(&NodeId(id)).ok()
     }

@@ -85,7 +85,6 @@ pub struct Paths {
 
 impl Paths {
     /// The ways of this host, whose nodes carry `node_mib_s`.
-    #[must_use]
     pub fn new(host: &Host, times: &MemoryTimes, node_mib_s: u64) -> Self {
         let nodes = host.nodes.len();
         let links = (0..nodes * nodes).map(|_| Channel::new(times.link_mib_s));
@@ -103,13 +102,11 @@ impl Paths {
     }
 
     /// Nanoseconds of a miss without load from the CPUs of a node to the memory, or the caches, of another.
-    #[must_use]
     pub fn unloaded(&self, from: usize, to: usize) -> u64 {
         self.latency[from * self.nodes + to]
     }
 
     /// Nanoseconds of a local miss without load.
-    #[must_use]
     pub fn local(&self) -> u64 {
         self.local
     }
@@ -134,13 +131,11 @@ impl Paths {
     }
 
     /// Nanoseconds of a miss from the CPUs of a node to memory that lies so (1024ths by node), without load.
-    #[must_use]
     pub fn mean(&self, from: usize, part: &[u32]) -> u64 {
         mean(part, |to| self.unloaded(from, to))
     }
 
     /// The same, queues included.
-    #[must_use]
     pub fn loaded(&self, from: usize, part: &[u32]) -> u64 {
         let wait =
             |channel: usize| self.waits[self.channels[channel].level.min(STEPS - 1) as usize];
@@ -151,7 +146,6 @@ impl Paths {
     }
 
     /// Additional time, in 1024ths, of one who asks for so much, where more is asked for than can be carried.
-    #[must_use]
     pub fn crowding(&self, from: usize, part: &[u32], mib_s: u64) -> u64 {
         let one = |to: usize, part: u64| {
             let flow = mib_s * part / ONE;

@@ -3,8 +3,7 @@
 //! ([`Params::machine`]).
 
 use crate::library;
-use serde::Serialize;
-use std::str::FromStr;
+use serde::{Deserialize, Serialize};
 
 /// One: a speed, a slowdown or a share in 1024ths.
 pub const ONE: u64 = 1024;
@@ -13,7 +12,8 @@ pub const ONE: u64 = 1024;
 pub const PERIOD_NS: u64 = 24_000_000;
 
 /// Costs in nanoseconds of what a host does beside the work.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Costs {
     /// A CPU changes from one task to another.
     pub context_switch: u64,
@@ -39,7 +39,8 @@ pub struct Costs {
 }
 
 /// KVM's halt-polling (Documentation/virt/kvm/halt-polling.rst, 6.12), nanoseconds; `max` 0: none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct HaltPolling {
     /// The longest poll: module parameter `halt_poll_ns`, 200,000 on x86.
     pub max: u64,
@@ -53,7 +54,8 @@ pub struct HaltPolling {
 /// for each VM (its monitor's main loop, Xen's back ends). Without it simulated schedulers fall into step, which real
 /// ones never do for long. Times are nanoseconds, each up to 90 % more or less. Source: assumed, of
 /// the order of what `perf sched` shows on a quiet server: some 100 short wake-ups a second and CPU.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Noise {
     /// Whether there is any.
     pub on: bool,
@@ -66,7 +68,8 @@ pub struct Noise {
 }
 
 /// How busy neighbours slow each other down, in 1024ths of additional time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Contention {
     /// Two threads of one core that both live off fetch and decode alone: 1024 halves both.
     pub fetch: u64,
@@ -77,6 +80,7 @@ pub struct Contention {
     /// What any two busy threads of a core cost each other, whatever they do.
     pub any: u64,
     /// LLC of each group that shares one, in KiB.
+    #[serde(rename(deserialize = "llc"))]
     pub llc_kib: u64,
     /// Additional time of work that lives off the LLC alone when none of its data is found there.
     pub llc_miss: u64,
@@ -85,7 +89,8 @@ pub struct Contention {
 }
 
 /// Latencies of memory, and what a link between two nodes carries.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct MemoryTimes {
     /// Nanoseconds of a miss of the last-level cache that memory of the own node serves, without load; 0:
     /// memory costs nothing.
@@ -115,7 +120,7 @@ pub struct GuestTick {
 
 /// A release of Xen: its credit scheduler has rules of its own (docs/models/schedulers.md). Machines
 /// without Xen have 4.4.1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum XenRelease {
     /// 4.1.3, of August 2012.
     #[serde(rename = "4.1.3")]
@@ -129,22 +134,9 @@ pub enum XenRelease {
     V4_17,
 }
 
-impl FromStr for XenRelease {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "4.1.3" => Ok(Self::V4_1_3),
-            "4.4.1" => Ok(Self::V4_4_1),
-            "4.17" => Ok(Self::V4_17),
-            _ => Err(format!("Xen {name}: known are 4.1.3, 4.4.1, 4.17")),
-        }
-    }
-}
-
 /// A release of Linux whose CFS was read: its rules differ (docs/models/schedulers.md). Other schedulers than those
 /// built on CFS do not ask.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum LinuxRelease {
     /// 3.0, of July 2011.
     #[serde(rename = "3.0")]
@@ -156,19 +148,6 @@ pub enum LinuxRelease {
     /// 3.19, of February 2015.
     #[serde(rename = "3.19")]
     V3_19,
-}
-
-impl FromStr for LinuxRelease {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        match name {
-            "3.0" => Ok(Self::V3_0),
-            "3.13" => Ok(Self::V3_13),
-            "3.19" => Ok(Self::V3_19),
-            _ => Err(format!("Linux {name}: known are 3.0, 3.13, 3.19")),
-        }
-    }
 }
 
 /// Everything. See the module.
@@ -204,7 +183,8 @@ pub struct Params {
 
 /// What a thread of some work lives off: thousandths of its time alone in which it is bound by each
 /// resource. The rest is bound by nothing shared.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Profile {
     /// Its name in scenarios.
     pub name: String,
@@ -232,7 +212,6 @@ pub struct Profile {
 
 impl Profile {
     /// A profile with only these bounds.
-    #[must_use]
     pub fn bound(name: &str, [fetch, fpu, l2, llc, memory]: [u32; 5]) -> Self {
         let name = name.to_owned();
         let (misses_ms, mlp_tenths, set_kib, mib_s) = (0, 10, 0, 0);
@@ -241,7 +220,6 @@ impl Profile {
 
     /// The profiles that scenarios may name (scenarios/library/applications), in the order in which
     /// simulations number them.
-    #[must_use]
     pub fn known() -> Vec<Self> {
         library::applications().into_iter().map(|one| one.profile).collect()
     }
@@ -263,19 +241,16 @@ impl Params {
     }
 
     /// A two-threads-a-core x86 server under KVM.
-    #[must_use]
     pub fn generic() -> Self {
         Self::built_in("generic")
     }
 
     /// Nothing costs anything and nobody disturbs anybody.
-    #[must_use]
     pub fn ideal() -> Self {
         Self::built_in("ideal")
     }
 
     /// Two 16-core Opteron 6376 under Xen 4.4 (systems.md, 1).
-    #[must_use]
     pub fn opteron() -> Self {
         Self::built_in("opteron-6376")
     }

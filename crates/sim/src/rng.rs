@@ -10,7 +10,6 @@ pub struct Rng(Xoshiro256PlusPlus);
 
 impl Rng {
     /// The stream of this seed; every seed is fine, 0 too.
-    #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(Xoshiro256PlusPlus::seed_from_u64(seed))
     }

@@ -81,7 +81,6 @@ pub struct Speed {
 
 impl Speed {
     /// Nothing runs yet. `base` slows everybody, in 1024ths; `memories` by VM: the part on each node, 1024ths.
-    #[must_use]
     pub fn new(
         host: &Host,
         params: &Params,
@@ -127,14 +126,12 @@ impl Speed {
     }
 
     /// KiB that those that run beside `cpu` want of its last-level cache.
-    #[must_use]
     pub fn wanted_beside(&self, host: &Host, cpu: usize) -> u64 {
         let own = self.doing[cpu].map_or(0, |doing| self.profiles[doing.0].set_kib);
         self.wanted[host.llc[cpu]] - own
     }
 
     /// The ways to memory.
-    #[must_use]
     pub fn paths(&self) -> &Paths {
         &self.paths
     }
@@ -220,7 +217,6 @@ impl Speed {
 
     /// The speed of `cpu` in 1024ths, 1 at least; [`ONE`] for one that does nothing.
     #[inline]
-    #[must_use]
     pub fn of(&self, host: &Host, cpu: usize) -> u64 {
         let Some(doing) = self.doing[cpu] else { return ONE };
         if let [] | [_] = host.siblings[cpu][..] {

@@ -8,7 +8,6 @@ use crate::scenario::machine;
 use crate::sched::{Pick, Scheduler};
 
 /// A host of `nodes` nodes, each with `cores` cores of `threads` threads; distance 20.
-#[must_use]
 pub fn host(nodes: u32, cores: u32, threads: u32) -> Host {
     Host::new(&machine::regular(nodes, nodes, cores, threads, 1 << 30))
 }

@@ -47,7 +47,6 @@ pub struct Timers {
 
 impl Timers {
     /// `slots` slots, none armed; 16 million at most.
-    #[must_use]
     pub fn new(slots: usize) -> Self {
         assert!(slots <= 1 << SLOT, "a slot's number has {SLOT} bits");
         Self {
@@ -104,7 +103,6 @@ impl Timers {
     }
 
     /// When a slot fires, if it is armed.
-    #[must_use]
     pub fn due(&self, slot: Slot) -> Option<u64> {
         let place = self.place[slot as usize];
         (place != NOWHERE).then(|| self.heap[place as usize].at())

@@ -16,7 +16,6 @@ const SERVICE: &str = "instep";
 const ROOT: u32 = 0;
 
 /// The number of a user by /etc/passwd.
-#[must_use]
 pub fn user_id(name: &str) -> Option<u32> {
     user_of(&fs::read_to_string("/etc/passwd").unwrap_or_default(), name)
 }
@@ -33,7 +32,6 @@ fn user_of(passwd: &str, name: &str) -> Option<u32> {
 
 /// Whether this process takes a directory of this user for one in which nobody else changes anything: its own, and for root that
 /// of the service.
-#[must_use]
 pub fn is_trusted_owner(uid: u32) -> bool {
     let own = geteuid().as_raw();
     uid == own || (own == ROOT && is_service(uid))

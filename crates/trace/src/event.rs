@@ -143,7 +143,6 @@ pub enum Left {
 impl Left {
     /// From the `prev_state` of sched_switch. The low eight bits have had one meaning since Linux
     /// 4.14; higher ones say "preempted" (include/linux/sched.h, `TASK_REPORT`).
-    #[must_use]
     pub fn from_prev_state(state: u64) -> Left {
         match state & 0xff {
             0 => Left::Runnable,
@@ -170,7 +169,6 @@ pub enum Context {
 impl Context {
     /// From `common_flags` (include/linux/trace_events.h of Linux 6.18: `TRACE_FLAG_HARDIRQ` 0x08,
     /// `TRACE_FLAG_SOFTIRQ` 0x10, `TRACE_FLAG_NMI` 0x40).
-    #[must_use]
     pub fn from_common_flags(flags: u8) -> Context {
         if flags & 0x48 != 0 {
             Context::Interrupt
@@ -188,7 +186,6 @@ pub struct Comm([u8; 16]);
 
 impl Comm {
     /// The name in a kernel's field: up to the first zero byte, at most 15 bytes.
-    #[must_use]
     pub fn new(bytes: &[u8]) -> Comm {
         let mut name = [0; 16];
         for (to, from) in name.iter_mut().take(15).zip(bytes.iter().take_while(|b| **b != 0)) {
@@ -198,7 +195,6 @@ impl Comm {
     }
 
     /// The bytes of the name.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(16);
         &self.0[..end]

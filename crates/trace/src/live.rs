@@ -72,13 +72,11 @@ impl Pages {
     }
 
     /// Events that the kernel says it lost.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
     /// Records and pages that made no sense.
-    #[must_use]
     pub fn damaged(&self) -> u64 {
         self.damaged
     }

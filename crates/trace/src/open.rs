@@ -23,7 +23,6 @@ pub enum TraceFormat {
 
 impl TraceFormat {
     /// By the first bytes of a file; `None` for anything else.
-    #[must_use]
     pub fn of(start: &[u8]) -> Option<TraceFormat> {
         if start.starts_with(perf::MAGIC) || start.starts_with(perf::MAGIC_SWAPPED) {
             Some(TraceFormat::Perf)
@@ -42,7 +41,6 @@ pub const START: u64 = 16;
 
 /// Whether a trace that starts so cannot be read from its front to its back: trace.dat, and perf.data
 /// that perf wrote to a file, have at their end what tells how to read the rest.
-#[must_use]
 pub fn is_read_at_places(start: &[u8]) -> bool {
     match TraceFormat::of(start) {
         Some(TraceFormat::Dat) => true,

@@ -116,7 +116,6 @@ impl Tally {
     }
 
     /// What a reader of a report must know, one sentence each.
-    #[must_use]
     pub fn warnings(&self, header: &Header) -> Vec<String> {
         let mut said = Vec::new();
         if let Some(why) = &self.cut {
@@ -162,7 +161,6 @@ impl Tally {
 }
 
 /// A number with words that follow it, those for one or for any other.
-#[must_use]
 pub fn counted(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }

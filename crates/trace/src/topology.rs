@@ -43,7 +43,6 @@ pub struct NodeDocument {
 
 impl TopologyDocument {
     /// Of a topology.
-    #[must_use]
     pub fn of(topology: &Topology) -> Self {
         let cpu = |cpu: &instep_core::topology::Cpu| CpuDocument {
             id: cpu.id.0,

@@ -106,6 +106,9 @@ fn analysed(blocks: u64) -> u64 {
 
 #[test]
 fn eight_times_the_trace_takes_no_more_memory() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     // Longer than what is held back until the VMs are known.
     let short = analysed(30);
     let long = analysed(240);

@@ -18,7 +18,6 @@ pub enum XenPresence {
 }
 
 /// Looks under `root`, which is `/` or a copy of a host.
-#[must_use]
 pub fn detect_xen(root: &Path) -> XenPresence {
     let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
     let is_copy = root != Path::new("/") && root.join("xen").is_dir();

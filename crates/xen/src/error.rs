@@ -101,7 +101,6 @@ impl Error {
     }
 
     /// Whether a command says that a domain is not there (any more).
-    #[must_use]
     pub fn is_gone(&self) -> bool {
         let gone = |said: &str| {
             let said = said.to_ascii_lowercase();
@@ -122,7 +121,6 @@ impl Error {
     }
 
     /// Whether the system refused for lack of privilege.
-    #[must_use]
     pub fn is_denied(&self) -> bool {
         match self {
             Self::Failed { said, .. } | Self::NodeAffinity { why: said, .. } => is_refusal(said),

@@ -29,13 +29,11 @@ pub struct Before {
 }
 
 /// The number by which an action names a vCPU: it stands for no thread.
-#[must_use]
 pub fn vcpu_number(domain: u32, vcpu: u32) -> Tid {
     Tid(domain.saturating_mul(1 << 13).saturating_add(vcpu))
 }
 
 /// The window between two looks, where both clocks are known; `elapsed` overrides them.
-#[must_use]
 pub fn window(before: &XenScan, now: &XenScan, elapsed: Option<Nanos>) -> Option<Nanos> {
     let known = match (before.at, now.at) {
         (ScanTime::Live(before), ScanTime::Live(now)) => {
@@ -51,7 +49,6 @@ pub fn window(before: &XenScan, now: &XenScan, elapsed: Option<Nanos>) -> Option
 
 /// The host at the later look. Loads are those since `before`, whose window is given with it, or averages since each
 /// domain started. `changed` tells what Instep changed of a domain.
-#[must_use]
 pub fn snapshot(
     topology: &Arc<Topology>,
     before: Option<(&XenScan, Nanos)>,
@@ -98,7 +95,6 @@ pub fn snapshot(
 
 /// *Competing modules* of the window (systems.md 1), in millionths of a module. Xen tells where a vCPU was at the look
 /// only: its time counts as if it had been there all the window. 0 without cores of several CPUs.
-#[must_use]
 pub fn competing_modules(
     topology: &Topology,
     before: Option<(&XenScan, Nanos)>,
@@ -208,13 +204,8 @@ fn vm(topology: &Topology, (busy, pool): (&Busy<'_>, &CpuSet), name: String, bef
     let given = vcpus.iter().filter(|vcpu| vcpu.initial != vcpu.allowed);
     let given = given.fold(CpuSet::new(), |all, vcpu| all.or(&vcpu.allowed));
     Vm {
-        id: VmId(domain.key.id),
-        start_ticks: 0,
         uuid: Some(domain.key.uuid.clone()),
-        name,
         placed: topology.nodes_of(&given),
-        vcpus,
-        emulators: Vec::new(),
         memory: domain
             .memory
             .clone()
@@ -222,17 +213,14 @@ fn vm(topology: &Topology, (busy, pool): (&Busy<'_>, &CpuSet), name: String, bef
             .into_iter()
             .filter(|(node, _)| known(node))
             .collect(),
-        cpuset: pool.clone(),
         // Xen does not move the memory of a domain that runs.
         memory_bound: Some(instep_core::idset::NodeSet::new()),
-        preferred: None,
         soft: Some(SoftAffinity {
             initial_vcpus: soft.iter().map(first).collect(),
             vcpus: soft,
             initial_nodes: before.nodes.clone().unwrap_or_else(|| domain.nodes.clone()),
             nodes: domain.nodes.clone(),
         }),
-        guest_threads_per_core: 1,
         guest_nodes: domain.guest_nodes.clone(),
         weight: domain.share.map_or(100, |share| {
             let weight = u64::from(share.weight) * 100 / USUAL_WEIGHT;
@@ -242,8 +230,6 @@ fn vm(topology: &Topology, (busy, pool): (&Busy<'_>, &CpuSet), name: String, bef
             .share
             .filter(|share| share.cap > 0)
             .map(|share| Milli(u64::from(share.cap) * 10)),
-        devices: Vec::new(),
-        throttled: Nanos(0),
-        noise: None,
+        ..Vm::new(VmId(domain.key.id), name, vcpus, pool.clone())
     }
 }

@@ -89,7 +89,6 @@ impl DomainFacts {
     }
 
     /// The vCPU of this index.
-    #[must_use]
     pub fn vcpu(&self, index: u32) -> Option<&VcpuFacts> {
         self.vcpus.iter().find(|vcpu| vcpu.index == index)
     }
@@ -346,20 +345,17 @@ fn join(
 
 impl XenScan {
     /// The domain of this key.
-    #[must_use]
     pub fn domain(&self, key: &DomainKey) -> Option<&DomainFacts> {
         self.domains.iter().find(|domain| domain.key == *key)
     }
 
     /// Whether this look does not know a domain that may be there. `xl list` prints the UUID of each domain, also in
     /// a row that cannot be read: a domain whose UUID is nowhere has ended.
-    #[must_use]
     pub fn may_miss(&self, key: &DomainKey) -> bool {
         self.named.contains(&key.uuid) && self.domain(key).is_none()
     }
 
     /// The domain of this number.
-    #[must_use]
     pub fn by_id(&self, id: u32) -> Option<&DomainFacts> {
         self.domains.iter().find(|domain| domain.key.id == id)
     }

@@ -60,7 +60,6 @@ impl Query {
     ];
 
     /// What `xl` is called with.
-    #[must_use]
     pub fn arguments(self) -> &'static [&'static str] {
         match self {
             Query::Info => &["info", "-n"],
@@ -76,7 +75,6 @@ impl Query {
     }
 
     /// The name of its file in a copy.
-    #[must_use]
     pub fn file(self) -> &'static str {
         match self {
             Query::Info => "xl-info-n",
@@ -120,7 +118,6 @@ impl Source {
     }
 
     /// Whether it is this machine.
-    #[must_use]
     pub fn is_live(&self) -> bool {
         matches!(self, Self::Live { .. })
     }
@@ -162,7 +159,6 @@ impl Source {
     }
 
     /// When it is: time since dom0's boot, as a copy tells; `None` where that is not known, and on this machine.
-    #[must_use]
     pub fn uptime(&self) -> Option<instep_core::units::Nanos> {
         let Self::Copy(root) = self else { return None };
         let text = read_file(&root.join("proc/uptime")).ok()?;

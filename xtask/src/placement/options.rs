@@ -1,60 +1,53 @@
 //! The command line of `cargo xtask bench placement`.
 
-use anyhow::{Context, Result, bail};
+use clap::Args;
+use clap::builder::ArgPredicate::IsPresent;
 use std::path::PathBuf;
 
 /// What was asked for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct Options {
+    /// Fewer hosts, and one run.
+    #[arg(long)]
+    pub(crate) quick: bool,
     /// Random hosts that are simulated.
+    #[arg(long, value_name = "N", default_value = "40", default_value_if("quick", IsPresent, "8"))]
     pub(crate) hosts: u64,
     /// Random small hosts that are compared with the best of all plans.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "600",
+        default_value_if("quick", IsPresent, "60")
+    )]
     pub(crate) gaps: u64,
     /// Runs of each placement rule on a host, of which the median counts.
+    #[arg(long, value_name = "N", default_value = "3", default_value_if("quick", IsPresent, "1"),
+        value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) runs: u64,
     /// Placements of each host that are drawn at random and simulated once, too.
+    #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) drawn: u64,
     /// The seed of the first host.
+    #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) seed: u64,
+    /// Writes what was found as JSON, too.
+    #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Writes what was found as a page, too.
+    #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 }
 
-impl Options {
-    pub(crate) fn parse(args: &[&str]) -> Result<Self> {
-        let mut options =
-            Self { hosts: 40, gaps: 600, runs: 3, drawn: 0, seed: 1, json: None, html: None };
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            if *arg == "--quick" {
-                (options.hosts, options.gaps, options.runs) = (8, 60, 1);
-                continue;
-            }
-            let value = args.next().copied();
-            let value = || value.with_context(|| format!("{arg} needs a value"));
-            let number_in = |least: u64, most: u64| -> Result<u64> {
-                let text = value()?;
-                text.parse().ok().filter(|number| (least..=most).contains(number)).with_context(
-                    || format!("{arg} {text}: expected a number from {least} to {most}"),
-                )
-            };
-            let number = || number_in(0, 100_000);
-            match *arg {
-                "--hosts" => options.hosts = number()?,
-                "--gaps" => options.gaps = number()?,
-                "--runs" => options.runs = number_in(1, 100)?,
-                "--drawn" => options.drawn = number()?,
-                "--seed" => options.seed = number()?,
-                "--json" => options.json = Some(value()?.into()),
-                "--html" => options.html = Some(value()?.into()),
-                _ => bail!(
-                    "bench placement knows no {arg}; known are --quick, --hosts, --gaps, --runs, --drawn, \
-                     --seed, --json, --html"
-                ),
-            }
-        }
-        Ok(options)
+/// Those of a command line, for tests.
+#[cfg(test)]
+pub(crate) fn parse(args: &[&str]) -> Result<Options, clap::Error> {
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
     }
+    <Line as clap::Parser>::try_parse_from([&["placement"], args].concat()).map(|line| line.options)
 }
 
 #[cfg(test)]
@@ -63,17 +56,17 @@ mod tests {
 
     #[test]
     fn options_are_understood_or_named() {
-        let options = Options::parse(&["--quick", "--seed", "7", "--drawn", "50"]).unwrap();
+        let options = parse(&["--quick", "--seed", "7", "--drawn", "50"]).unwrap();
         assert_eq!((options.hosts, options.gaps, options.seed), (8, 60, 7));
         assert_eq!((options.runs, options.drawn), (1, 50));
         for (args, word) in [
-            (["--hosts", "many"].as_slice(), "expected a number from 0 to 100000"),
-            (&["--runs", "0"], "--runs 0: expected a number from 1 to 100"),
-            (&["--runs", "101"], "from 1 to 100"),
-            (&["--html"], "needs a value"),
-            (&["--speed", "3"], "knows no --speed"),
+            (["--hosts", "many"].as_slice(), "invalid value 'many'"),
+            (&["--runs", "0"], "0 is not in 1..=100"),
+            (&["--runs", "101"], "101 is not in 1..=100"),
+            (&["--html"], "value is required"),
+            (&["--speed", "3"], "unexpected argument '--speed'"),
         ] {
-            let error = Options::parse(args).unwrap_err().to_string();
+            let error = parse(args).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
     }

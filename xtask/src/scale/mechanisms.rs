@@ -12,8 +12,8 @@ use crate::scale::cases::Case;
 use crate::scale::jobs::{self, Contestant, Job};
 use crate::scale::measure::Row;
 use crate::scale::options::Options;
-use crate::scale::{find_failure, read_commit};
-use anyhow::{Context as _, Result, bail};
+use crate::scale::{find_failure, read_commit, write_wanted};
+use anyhow::{Result, bail};
 use instep_report::stats;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -94,10 +94,7 @@ pub(crate) fn run(
         all.len()
     );
     notes.iter().for_each(|note| println!("{note}."));
-    if let Some(path) = &options.json {
-        std::fs::write(path, to_json(&all, &notes, &read_commit(root)))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write_wanted(options.json.as_deref(), to_json(&all, &notes, &read_commit(root)))?;
     Ok(worth == all.len())
 }
 

@@ -18,7 +18,7 @@ use cases::Case;
 use instep_report::stats;
 use jobs::Job;
 use measure::Verdict;
-use options::Options;
+pub(crate) use options::Options;
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -32,8 +32,8 @@ const BEFORE: &str = "before";
 type Values = BTreeMap<(usize, usize), BTreeMap<String, f64>>;
 
 /// Simulates, prints; whether everything that must be reached is.
-pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
-    let options = Options::parse(args)?;
+pub(crate) fn run(root: &Path, options: &Options) -> Result<bool> {
+    options.check()?;
     let known = instep_abi::MECHANISMS.map(str::to_owned);
     mechanisms::check_names(&options.without, &known)?;
     let dir = root.join("scenarios/scale");
@@ -49,17 +49,17 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
         check_writable(path)?;
     }
     if options.mechanisms {
-        cases.retain(|case| mechanisms::is_of_size(&options, case));
+        cases.retain(|case| mechanisms::is_of_size(options, case));
         let names = if options.without.is_empty() { &known[..] } else { &options.without };
-        return mechanisms::run(root, &cases, &options, names);
+        return mechanisms::run(root, &cases, options, names);
     }
     let mut table = Table {
         judged: options.schedulers.first().cloned().unwrap_or_default(),
         peers: options.schedulers.iter().skip(1).cloned().collect(),
         ..Table::default()
     };
-    table.notes.push(note_seeds(&options));
-    let mut values = simulate_cases(root, &cases, &options, &mut table.notes)?;
+    table.notes.push(note_seeds(options));
+    let mut values = simulate_cases(root, &cases, options, &mut table.notes)?;
     let earlier = read_earlier(&dir.join("before.json"))?;
     if !earlier.is_empty() {
         add_earlier(&mut values, &cases, &earlier);
@@ -73,13 +73,19 @@ pub(crate) fn run(root: &Path, args: &[&str]) -> Result<bool> {
     if table.judged == "instep" && options.without.is_empty() {
         cost::add_lines(root, &cases, &earlier, &mut table);
     }
-    publish(root, &options, &table)
+    publish(root, options, &table)
 }
 
 /// Fails where a file cannot be written, before minutes are spent on what it is to hold.
 pub(crate) fn check_writable(path: &Path) -> Result<()> {
     let opened = OpenOptions::new().create(true).append(true).open(path);
     opened.map(drop).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Writes a file that was asked for.
+pub(crate) fn write_wanted(path: Option<&Path>, text: String) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Prints the table and writes the files that were asked for.
@@ -91,14 +97,8 @@ fn publish(root: &Path, options: &Options, table: &Table) -> Result<bool> {
     println!("{}.", table.summary());
     table.notes.iter().for_each(|note| println!("{note}."));
     let commit = read_commit(root);
-    let files =
-        [(&options.json, table.json(&commit)), (&options.html, page::render(table, &commit))];
-    for (path, text) in files {
-        if let Some(path) = path {
-            std::fs::write(path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-        }
-    }
+    write_wanted(options.json.as_deref(), table.json(&commit))?;
+    write_wanted(options.html.as_deref(), page::render(table, &commit))?;
     Ok(table.count(Verdict::Missed) == 0)
 }
 

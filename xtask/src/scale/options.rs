@@ -2,8 +2,10 @@
 
 use crate::scale::cases::Case;
 use crate::scale::jobs::Contestant;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, ensure};
+use clap::Args;
 use std::path::PathBuf;
+use wildmatch::WildMatch;
 
 /// The judged scheduler and those beside it.
 const SCHEDULERS: [&str; 4] = ["instep", "eevdf", "relaxed", "balance"];
@@ -14,98 +16,44 @@ pub(crate) const PEER_SEEDS: u64 = 3;
 const QUICK_CPUS: i64 = 32;
 
 /// What was asked for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Args)]
 pub(crate) struct Options {
+    /// One seed, and hosts of up to 32 CPUs.
+    #[arg(long)]
     pub(crate) quick: bool,
-    /// Patterns of names of cases; all cases when empty.
+    /// Cases of this name alone, in which `*` stands for any text.
+    #[arg(long = "case", value_name = "NAME")]
     pub(crate) cases: Vec<String>,
-    /// The first is judged.
+    /// The schedulers: the first is judged, the others stand beside it.
+    #[arg(long = "scheduler", value_name = "NAME", default_values = SCHEDULERS)]
     pub(crate) schedulers: Vec<String>,
+    /// Seeds of each case [default: 5, and 3 of the schedulers beside].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: Option<u64>,
+    /// Writes the table as JSON, too.
+    #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
+    /// Writes the table as a page, too.
+    #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
-    /// Where the scenarios are written instead of simulated.
+    /// Writes the scenarios to a directory instead of simulating them.
+    #[arg(long, value_name = "DIR")]
     pub(crate) write: Option<PathBuf>,
-    /// Mechanisms of `instep` that are off; with `mechanisms` those that are switched off in turn, all if it is empty.
+    /// `instep` without a mechanism, as in `[dispatch] without`; with --mechanisms those to try, all without it.
+    #[arg(long, value_name = "MECHANISM")]
     pub(crate) without: Vec<String>,
-    /// Whether the table shows what each mechanism is worth.
+    /// What each mechanism is worth: the row that loses most without it, on hosts of 32 CPUs and more.
+    #[arg(long, conflicts_with_all = ["html", "schedulers"])]
     pub(crate) mechanisms: bool,
 }
 
 impl Options {
-    pub(crate) fn parse(args: &[&str]) -> Result<Self> {
-        let mut options = Self {
-            quick: false,
-            cases: Vec::new(),
-            schedulers: Vec::new(),
-            seeds: None,
-            json: None,
-            html: None,
-            write: None,
-            without: Vec::new(),
-            mechanisms: false,
-        };
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            match *arg {
-                "--quick" => options.quick = true,
-                "--mechanisms" => options.mechanisms = true,
-                _ => {
-                    let value = args.next().copied();
-                    options.take(arg, value)?;
-                }
-            }
-        }
-        options.check()?;
-        if options.schedulers.is_empty() {
-            options.schedulers = SCHEDULERS.map(str::to_owned).to_vec();
-        }
-        Ok(options)
-    }
-
-    /// Takes an option that has a value.
-    fn take(&mut self, arg: &str, value: Option<&str>) -> Result<()> {
-        let known =
-            ["--case", "--scheduler", "--without", "--seeds", "--json", "--html", "--write"];
-        if !known.contains(&arg) {
-            let known = known.join(", ");
-            bail!("bench scale knows no {arg}; known are --quick, --mechanisms, {known}");
-        }
-        let value = value.with_context(|| format!("{arg} needs a value"))?;
-        match arg {
-            "--case" => self.cases.push(value.to_owned()),
-            "--scheduler" => self.schedulers.push(value.to_owned()),
-            "--without" => self.without.push(value.to_owned()),
-            "--json" => self.json = Some(value.into()),
-            "--html" => self.html = Some(value.into()),
-            "--write" => self.write = Some(value.into()),
-            _ => {
-                let seeds = value.parse().ok().filter(|seeds| (1..=100).contains(seeds));
-                let seeds = seeds
-                    .with_context(|| format!("--seeds {value}: expected a number from 1 to 100"))?;
-                self.seeds = Some(seeds);
-            }
-        }
-        Ok(())
-    }
-
-    /// Fails for options that do not go together.
-    fn check(&self) -> Result<()> {
-        if self.mechanisms && (self.html.is_some() || !self.schedulers.is_empty()) {
-            bail!(
-                "--mechanisms compares instep with itself, as text and JSON; leave --html and \
-                 --scheduler away"
-            );
-        }
-        let is_instep = |name: &String| name == "instep";
-        if !self.without.is_empty()
-            && !self.schedulers.is_empty()
-            && !self.schedulers.iter().any(is_instep)
-        {
-            bail!(
-                "--without is for instep, which is not among the schedulers; add --scheduler instep"
-            );
-        }
+    /// Fails for a mechanism of a scheduler that is not simulated.
+    pub(crate) fn check(&self) -> Result<()> {
+        ensure!(
+            self.without.is_empty() || self.schedulers.iter().any(|name| name == "instep"),
+            "--without is for instep, which is not among the schedulers; add --scheduler instep"
+        );
         Ok(())
     }
 
@@ -130,57 +78,60 @@ impl Options {
 
     /// Whether a case is asked for.
     pub(crate) fn wants(&self, case: &Case) -> bool {
-        let named = |pattern: &String| is_match(pattern, &case.name);
+        let named = |pattern: &String| WildMatch::new(pattern).matches(&case.name);
         (self.cases.is_empty() || self.cases.iter().any(named))
             && (!self.quick || case.cpus <= QUICK_CPUS)
     }
 }
 
-/// Whether a name matches a pattern, in which `*` stands for any text.
-fn is_match(pattern: &str, name: &str) -> bool {
-    let Some((begin, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(name) = name.strip_prefix(begin) else { return false };
-    let ends = name.char_indices().map(|(at, _)| at).chain([name.len()]);
-    ends.into_iter().any(|at| is_match(rest, &name[at..]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn parse(args: &[&str]) -> Result<Options> {
+        let options = Line::try_parse_from([&["scale"], args].concat())?.options;
+        options.check().map(|()| options)
+    }
+
+    fn case(name: &str) -> Case {
+        let (toml, rows, leave_out) = (String::new(), Vec::new(), Vec::new());
+        Case { name: name.to_owned(), toml, cpus: 8, rows, leave_out }
+    }
 
     #[test]
-    fn a_star_stands_for_any_text() {
-        for (pattern, name, whether) in [
-            ("mixed", "mixed", true),
-            ("mixed", "mixed-2", false),
-            ("grid-*/P8-*", "grid-50/P8-V4-1ms", true),
-            ("grid-*/P8-*", "grid-50/P16-V4-1ms", false),
-            ("*1ms", "grid-50/P8-V4-1ms", true),
-            ("*", "", true),
-        ] {
-            assert_eq!(is_match(pattern, name), whether, "{pattern} {name}");
-        }
+    fn star_stands_for_any_text() {
+        let options = parse(&["--case", "grid-*/P8-*", "--case", "mixed"]).unwrap();
+        let wanted = ["grid-50/P8-V4-1ms", "grid-50/P16-V4-1ms", "mixed", "mixed-2"];
+        assert_eq!(wanted.map(|name| options.wants(&case(name))), [true, false, true, false]);
     }
 
     #[test]
     fn options_that_are_not_known_are_refused() {
         for (args, word) in [
-            (vec!["--fast"], "knows no --fast"),
-            (vec!["--seeds"], "needs a value"),
-            (vec!["--seeds", "0"], "from 1 to 100"),
-            (vec!["--mechanisms", "--html", "a"], "leave --html"),
-            (vec!["--without", "home", "--scheduler", "eevdf"], "--scheduler instep"),
+            (&["--fast"][..], "unexpected argument '--fast'"),
+            (&["--seeds"], "value is required"),
+            (&["--seeds", "0"], "0 is not in 1..=100"),
+            (&["--mechanisms", "--html", "a"], "cannot be used with"),
+            (&["--mechanisms", "--scheduler", "a"], "cannot be used with"),
+            (&["--without", "home", "--scheduler", "eevdf"], "--scheduler instep"),
         ] {
-            let error = Options::parse(&args).unwrap_err();
+            let error = parse(args).unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
         }
-        let options = Options::parse(&["--quick", "--scheduler", "cfs"]).unwrap();
+        let options = parse(&["--quick", "--scheduler", "cfs"]).unwrap();
         assert_eq!((options.seeds(0), options.schedulers.len()), (1, 1));
-        let options = Options::parse(&["--without", "home"]).unwrap();
+        let options = parse(&["--without", "home"]).unwrap();
         let without: Vec<usize> =
             options.list_contestants().iter().map(|one| one.without.len()).collect();
         assert_eq!(without, [1, 0, 0, 0]);
-        let options = Options::parse(&[]).unwrap();
+        let options = parse(&[]).unwrap();
         assert_eq!((options.seeds(0), options.seeds(1)), (SEEDS, PEER_SEEDS));
     }
 }

@@ -3,9 +3,9 @@
 //! The rules are the table [`LAYERS`]; a crate that is not in it may not join the workspace.
 
 use super::Finding;
-use anyhow::{Context, Result, bail};
+use crate::built::{cargo, done};
+use anyhow::{Context, Result};
 use std::path::Path;
-use std::process::Command;
 
 /// One crate and the crates of the workspace that it may depend on.
 struct Layer {
@@ -79,15 +79,17 @@ const LAYERS: &[Layer] = &[
     Layer { name: "instep-serve", may_know: &["instep-history", "instep-report"] },
     Layer { name: "instep-load", may_know: &[] },
     Layer { name: "instep-madehost", may_know: &["instep-core"] },
+    Layer { name: "instep-testguest", may_know: &["instep-lab"] },
     Layer {
         name: "xtask",
         may_know: &["instep-abi", "instep-core", "instep-host", "instep-madehost", "instep-report"],
     },
 ];
 
-/// What every crate may use in its tests, too: the models that all share, made hosts, the kernel scheduler's own C
+/// What every crate may use in its tests, too: the models that all share, made hosts, small guests, the kernel scheduler's own C
 /// outside the kernel, to hold what is said of it against, and the server, whose requests are fuzzed beside other input.
-const FOR_TESTS: &[&str] = &["instep-core", "instep-madehost", "instep-scx", "instep-serve"];
+const FOR_TESTS: &[&str] =
+    &["instep-core", "instep-madehost", "instep-scx", "instep-serve", "instep-testguest"];
 
 /// A crate of the workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,16 +101,7 @@ pub(super) struct Package {
 
 /// The workspace's crates, from `cargo metadata`.
 pub(super) fn packages(root: &Path) -> Result<Vec<Package>> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .current_dir(root)
-        .args(["metadata", "--format-version", "1", "--no-deps"])
-        .output()
-        .context("cannot run cargo metadata")?;
-    if !output.status.success() {
-        bail!("cargo metadata failed: {}", String::from_utf8_lossy(&output.stderr).trim());
-    }
-    let text = String::from_utf8(output.stdout).context("cargo metadata is not UTF-8")?;
+    let text = done(&mut cargo(root, &["metadata", "--format-version", "1", "--no-deps"]))?;
     parse(&text)
 }
 

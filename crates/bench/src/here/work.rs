@@ -246,7 +246,6 @@ fn again(load: &str, until: u64) -> String {
 }
 
 /// The command that a guest runs for this work, as long as it lives.
-#[must_use]
 pub fn guest_command(work: &Work) -> String {
     if work.is_instep_load() {
         let report = GUEST_REPORT.as_millis();

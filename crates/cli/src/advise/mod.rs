@@ -169,32 +169,8 @@ fn keep_to_room(
 fn vm_to_start(snapshot: &Snapshot, id: VmId, vcpus: u32) -> Vm {
     let all = snapshot.topology.all_cpus();
     let busy = Nanos(snapshot.window.0 / 1000 * DEMAND);
-    let vcpu = |index| {
-        let (allowed, initial) = (all.clone(), all.clone());
-        let (tid, start_ticks, cpu, steal) = (Tid(0), 0, None, Nanos(0));
-        Vcpu { index, tid, start_ticks, cpu, allowed, initial, busy, steal }
-    };
-    Vm {
-        id,
-        start_ticks: 0,
-        uuid: None,
-        name: String::new(),
-        vcpus: (0..vcpus).map(vcpu).collect(),
-        emulators: Vec::new(),
-        memory: BTreeMap::new(),
-        cpuset: all.clone(),
-        memory_bound: None,
-        preferred: None,
-        soft: None,
-        devices: Vec::new(),
-        guest_threads_per_core: 1,
-        guest_nodes: Vec::new(),
-        weight: 100,
-        quota: None,
-        throttled: Nanos(0),
-        noise: None,
-        placed: Default::default(),
-    }
+    let vcpu = |index| Vcpu { busy, ..Vcpu::new(index, Tid(0), all.clone()) };
+    Vm::new(id, "", (0..vcpus).map(vcpu).collect(), all.clone())
 }
 
 /// A VM that was advised, as if it ran where it was told to.

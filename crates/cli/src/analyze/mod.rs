@@ -7,7 +7,6 @@ mod rules;
 mod schedule_check;
 pub(crate) use schedule_check::Checked;
 mod settings;
-mod strip;
 mod text;
 pub(crate) mod topology_file;
 
@@ -38,9 +37,8 @@ const MAX_KEPT: u64 = 1 << 30;
 /// Analyses every file that the options name.
 pub(crate) fn command(args: &AnalyzeArgs) -> anyhow::Result<Outcome> {
     anyhow::ensure!(
-        args.files.len() == 1
-            || (args.html.is_none() && args.perfetto.is_none() && args.strip.is_none()),
-        "--html, --perfetto and --strip draw one trace; name one FILE"
+        args.files.len() == 1 || (args.html.is_none() && args.perfetto.is_none()),
+        "--html and --perfetto draw one trace; name one FILE"
     );
     nothing_is_lost(args)?;
     let settings = settings::of_options(args)?;
@@ -75,7 +73,7 @@ fn nothing_is_lost(args: &AnalyzeArgs) -> anyhow::Result<()> {
     };
     let read: Vec<PathBuf> = args.files.iter().chain(&args.topology).map(input).collect();
     let read: Vec<&Path> = read.iter().map(PathBuf::as_path).collect();
-    let written = [&args.html, &args.perfetto, &args.strip].into_iter().flatten();
+    let written = [&args.html, &args.perfetto].into_iter().flatten();
     ensure_apart(&read, &written.map(PathBuf::as_path).collect::<Vec<_>>())
 }
 
@@ -181,10 +179,6 @@ fn one(
         sinks.perfetto = Some(PerfettoWriter::new(BufWriter::new(file)));
     }
     sinks.timeline = args.html.is_some().then(Timeline::default);
-    let nanos =
-        |time: std::time::Duration| Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    let (from, length) = (nanos(args.strip_from.unwrap_or_default()), nanos(args.strip_length));
-    sinks.strip = args.strip.is_some().then(|| strip::Strip::new(from, length));
     let mut settings = settings.clone();
     if settings.topology.is_none()
         && let Some((topology, why)) =
@@ -206,10 +200,6 @@ fn one(
         fs::write(to, page).with_context(|| format!("cannot write {}", to.display()))?;
         tell(&format!("wrote {}; open it in a browser", to.display()));
     }
-    if let (Some(to), Some(strip)) = (&args.strip, sinks.strip) {
-        fs::write(to, strip.svg()).with_context(|| format!("cannot write {}", to.display()))?;
-        tell(&format!("wrote {}", to.display()));
-    }
     Ok(report)
 }
 
@@ -218,15 +208,13 @@ fn one(
 struct Sinks {
     perfetto: Option<PerfettoWriter<BufWriter<File>>>,
     timeline: Option<Timeline>,
-    strip: Option<strip::Strip>,
 }
 
 impl Sinks {
     fn each(&mut self) -> impl Iterator<Item = &mut dyn Sink> {
         let perfetto = self.perfetto.as_mut().map(|sink| sink as &mut dyn Sink);
         let timeline = self.timeline.as_mut().map(|sink| sink as &mut dyn Sink);
-        let strip = self.strip.as_mut().map(|sink| sink as &mut dyn Sink);
-        [perfetto, timeline, strip].into_iter().flatten()
+        [perfetto, timeline].into_iter().flatten()
     }
 }
 

@@ -76,19 +76,10 @@ pub(crate) struct AnalyzeArgs {
     /// Also write every run and wait of every vCPU for ui.perfetto.dev.
     #[arg(long, value_name = "FILE", value_parser = beside())]
     pub(crate) perfetto: Option<PathBuf>,
-    /// Also draw a part of the trace as an SVG picture.
-    #[arg(long, value_name = "FILE", value_parser = beside())]
-    pub(crate) strip: Option<PathBuf>,
-    /// Where that part begins, after the trace's begin [default: 0].
-    #[arg(long, value_name = "TIME", requires = "strip", value_parser = duration)]
-    pub(crate) strip_from: Option<Duration>,
-    /// How long that part is.
-    #[arg(long, value_name = "TIME", default_value = "12ms", requires = "strip", value_parser = duration)]
-    pub(crate) strip_length: Duration,
     /// Only hold the schedule against rules: those that every scheduler keeps, and those named here of
     /// woken, idle, wait, apart, share [default: woken,idle,wait]. Exits with 1 when one is broken.
     #[arg(long, value_name = "RULES", num_args = 0..=1, default_missing_value = "woken,idle,wait",
-        require_equals = true, conflicts_with_all = ["html", "perfetto", "strip"])]
+        require_equals = true, conflicts_with_all = ["html", "perfetto"])]
     pub(crate) check: Option<String>,
     /// The CPUs that a VM may use (repeatable), for --check; those that its threads used otherwise.
     #[arg(long = "allowed", value_name = "NAME=CPUS", requires = "check")]

@@ -79,6 +79,9 @@ fn full_disk_of_the_log_ends_no_placement() {
 
 #[test]
 fn closed_reader_of_standard_output_ends_no_run() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     for json in [&["--json"][..], &[]] {
         let Some(vm) = Vm::start("closed") else { return };
         let (reader, writer) = pipe().unwrap();

@@ -1,8 +1,8 @@
 //! A VM of two vCPUs, both bound to one CPU, and a run that mends that.
 
 use super::common::binary;
-use instep_lab::affinity;
 use instep_madehost::skip;
+use instep_testguest::affinity;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::path::PathBuf;

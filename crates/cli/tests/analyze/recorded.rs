@@ -1,7 +1,12 @@
 //! What is said of real recordings: the guide's, three VMs recorded in the lab, and the shared ones.
 
 use crate::common::{self, list, text};
+use crate::golden::golden;
+use crate::strip::Strip;
+use instep_core::units::Nanos;
+use instep_trace::analysis::{AnalysisSettings, analyze_into};
 use serde_json::Value;
+use std::fs::File;
 use std::path::Path;
 
 /// The lines of the guide's example, in order, but for those that tell of an omission, are the
@@ -60,27 +65,15 @@ fn three_vms_are_named_and_lose_time_to_the_one_that_computes() {
 /// drawing is of its recording.
 #[test]
 fn drawn_gang_is_of_its_recordings() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let dir = instep_madehost::scratch_dir().unwrap();
     let of = |name: &str| {
-        let file = docs.join(format!("recordings/gang-{name}.instep"));
-        let drawn = dir.path().join(name);
-        let args = [
-            "analyze",
-            file.to_str().unwrap(),
-            "--json",
-            "--strip",
-            drawn.to_str().unwrap(),
-            "--strip-from",
-            "300ms",
-            "--strip-length",
-            "36ms",
-        ];
-        let report = common::instep(&args).json();
-        let shown = std::fs::read(docs.join(format!("img/gang-{name}.svg"))).unwrap();
-        assert!(std::fs::read(drawn).unwrap() == shown, "{name}: docs/img is of another recording");
-        let spins = list(&report, "vms").iter().find(|vm| vm["name"] == "spins").unwrap().clone();
-        (spins["co_run"].as_f64().unwrap(), spins["stacking"].as_f64().unwrap())
+        let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+        let file = File::open(docs.join(format!("recordings/gang-{name}.instep"))).unwrap();
+        let mut stream = instep_trace::open(file, name, Default::default()).unwrap();
+        let mut strip = Strip::new(Nanos(300_000_000), Nanos(36_000_000));
+        let report = analyze_into(stream.as_mut(), &AnalysisSettings::default(), &mut strip);
+        golden(&format!("../../docs/img/gang-{name}.svg"), &strip.svg());
+        let spins = report.vms.iter().find(|vm| vm.name == "spins").unwrap();
+        (spins.co_run.unwrap(), spins.stacking.unwrap())
     };
     let (default, instep) = (of("default"), of("instep"));
     assert!(default.0 < 0.75 && instep.0 > 0.9 && instep.1 < 0.01, "{default:?} {instep:?}");

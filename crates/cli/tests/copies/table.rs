@@ -91,6 +91,9 @@ fn three_vms_with_nearly_even_memory_have_one_home_each() {
 
 #[test]
 fn sixty_vms_on_two_large_nodes_all_have_homes() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     for load in [100, 900] {
         let one = |n: u64| {
             let mib = [n * 977 % 2000, n * 577 % 2000];
@@ -166,6 +169,9 @@ fn bound(count: u32, load: u64) -> usize {
 
 #[test]
 fn one_vcpu_more_does_not_release_all_others() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     assert_eq!((bound(128, 10), bound(129, 10)), (0, 0), "what rests needs no core of its own");
     assert_eq!(bound(128, 500), 128);
     let beyond = bound(129, 500);

@@ -2,8 +2,9 @@
 
 use super::common::{Started, binary, instep, list, text};
 use super::stage::{Stage, first_cpu, signal};
-use instep_lab::{affinity, command};
+use instep_lab::command;
 use instep_madehost::skip;
+use instep_testguest::affinity;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
@@ -27,7 +28,7 @@ impl Process {
 
     /// A QEMU with two vCPUs and a secret on its command line; its firmware is guest enough.
     fn qemu(name: &str) -> Self {
-        let mut qemu = Command::new(instep_lab::guest::QEMU);
+        let mut qemu = Command::new(instep_lab::host::emulator::QEMU);
         qemu.args(["-name", &format!("{name},debug-threads=on"), "-smp", "2", "-m", "32"])
             .args(["-object", "secret,id=s,data=hunter-of-qemu", "-accel", "tcg,thread=multi"])
             .args(["-nodefaults", "-no-user-config", "-display", "none"]);

@@ -25,7 +25,7 @@ impl Vm {
         let folder = stage.file("var/run/qemu-server");
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("104"), [0; 512]).unwrap();
-        let mut qemu = Command::new(instep_lab::guest::QEMU);
+        let mut qemu = Command::new(instep_lab::host::emulator::QEMU);
         qemu.args(["-name", &format!("pve-{},debug-threads=on", std::process::id())])
             .args(["-smp", "2", "-m", "32", "-accel", "tcg,thread=multi", "-D", "-id", "104"])
             .args(["-nodefaults", "-no-user-config", "-display", "none", "-pidfile"])

@@ -3,9 +3,9 @@
 
 use super::common::{Ran, Started, binary, list, text};
 use super::stage::{Stage, first_cpu, signal};
-use instep_lab::affinity::{self, Affinities};
 use instep_lab::command;
 use instep_madehost::skip;
+use instep_testguest::affinity::{self, Affinities};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

@@ -6,8 +6,8 @@ use super::stage::{
     topology, vcpus, wait_for,
 };
 use instep_core::idset::CpuSet;
-use instep_lab::{Guest, GuestSpec};
 use instep_madehost::skip;
+use instep_testguest::{Guest, GuestSpec};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -137,7 +137,7 @@ fn a_run_touches_only_the_vm_it_is_given_and_a_dry_run_none() {
     assert_as_before(&guests[0], &before[0]);
 }
 
-fn pinned(all: &instep_lab::affinity::Affinities, guest: &Guest) -> Vec<String> {
+fn pinned(all: &instep_testguest::affinity::Affinities, guest: &Guest) -> Vec<String> {
     vcpus(guest).iter().map(|tid| all[tid].1.clone()).collect()
 }
 

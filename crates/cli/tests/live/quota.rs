@@ -2,8 +2,8 @@
 
 use super::common::{instep, list, text};
 use super::stage::Stage;
-use instep_lab::Guest;
 use instep_madehost::skip;
+use instep_testguest::Guest;
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

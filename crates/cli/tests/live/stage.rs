@@ -2,9 +2,10 @@
 //! state directory of its own.
 
 use super::common::{Ran, Started, binary, list, schemas};
-use instep_lab::affinity::{self, Affinities};
-use instep_lab::{Assets, Error, Guest, GuestSpec, Stop};
+use instep_lab::{Error, Stop};
 use instep_madehost::skip;
+use instep_testguest::affinity::{self, Affinities};
+use instep_testguest::{Assets, Guest, GuestSpec};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -192,7 +193,7 @@ pub(crate) fn first_cpu() -> u32 {
 
 /// The vCPU threads in the order of their index, by QMP; the socket is free again afterwards.
 pub(crate) fn vcpus(guest: &Guest) -> Vec<u32> {
-    let cpus = guest.qmp().unwrap().vcpu_threads().unwrap();
+    let cpus = guest.vcpu_threads().unwrap();
     cpus.into_iter().map(|(_, tid)| tid).collect()
 }
 

@@ -2,8 +2,9 @@
 
 use super::common::{list, text};
 use super::stage::{Stage, affinities, assert_as_before, schedstat, vcpus};
-use instep_lab::{Guest, affinity, command};
+use instep_lab::command;
 use instep_madehost::skip;
+use instep_testguest::{Guest, affinity};
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ const TICK: f64 = 1e7;
 #[test]
 fn each_vm_and_its_vcpu_threads_are_named_as_qmp_does() {
     let Some(stage) = Stage::new() else { return };
-    let bare = instep_lab::GuestSpec { debug_threads: false, ..stage.spec("bare") };
+    let bare = instep_testguest::GuestSpec { debug_threads: false, ..stage.spec("bare") };
     let guests = stage.start([stage.spec("named"), bare]);
     let before: Vec<_> = guests.iter().map(affinities).collect();
     let status = stage.instep(&["status", "--json", "--window", "100ms"]).json();
@@ -153,7 +154,7 @@ struct Single(Child);
 
 impl Single {
     fn start(name: &str) -> Self {
-        let mut qemu = Command::new(instep_lab::guest::QEMU);
+        let mut qemu = Command::new(instep_lab::host::emulator::QEMU);
         qemu.args(["-name", name, "-accel", "tcg,thread=single", "-smp", "2", "-m", "32"])
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
             .stdin(Stdio::null())

@@ -41,6 +41,9 @@ fn at_first(server: &Server) -> Value {
 
 #[test]
 fn run_is_shown_with_reasons_changes_and_the_last_hour() {
+    if !instep_madehost::skip::may_take_long() {
+        return;
+    }
     let Some((vm, mut run, server)) = placed("shown") else { return };
     wait_for("the change", || server.shown()["history"]["changes"][0]["vm"] == vm.name);
     let shown = server.shown();

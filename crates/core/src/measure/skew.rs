@@ -22,14 +22,12 @@ pub enum Place {
 
 impl Place {
     /// Whether the vCPU could run and does not.
-    #[must_use]
     #[inline]
     pub fn is_waiting(self) -> bool {
         matches!(self, Place::Waking | Place::Waiting(_))
     }
 
     /// The CPU on which it runs, or on whose queue it waits.
-    #[must_use]
     #[inline]
     pub fn cpu(self) -> Option<CpuId> {
         match self {
@@ -105,14 +103,12 @@ impl Siblings {
     }
 
     /// How many run now.
-    #[must_use]
     #[inline]
     pub fn running(&self) -> u32 {
         self.running
     }
 
     /// Time of vCPUs that ran while a sibling waited, summed over them.
-    #[must_use]
     pub fn beside_waiting(&self) -> Nanos {
         Nanos(self.beside_waiting)
     }

@@ -57,25 +57,21 @@ impl Waits {
     }
 
     /// How many waits.
-    #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
     /// Their mean length; 0 without any.
-    #[must_use]
     pub fn mean(&self) -> u64 {
         self.sum.checked_div(self.count).unwrap_or(0)
     }
 
     /// The longest.
-    #[must_use]
     pub fn longest(&self) -> u64 {
         self.longest
     }
 
     /// A length that this many thousandths of the waits do not exceed; 0 without any.
-    #[must_use]
     pub fn quantile(&self, milli: u64) -> u64 {
         let rank = (u128::from(self.count) * u128::from(milli)).div_ceil(1000);
         let mut seen = 0u128;

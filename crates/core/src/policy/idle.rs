@@ -24,7 +24,6 @@ pub const MIN_REMOTE: Bytes = Bytes::from_mib(4);
 ///
 /// Only VMs that Instep placed have a home. Memory on the nodes in `left` stays there. The same snapshot and seed
 /// give the same answer, whatever the order of the VMs.
-#[must_use]
 pub fn idle_homecoming(snapshot: &Snapshot, left: &NodeSet, seed: u64) -> Option<Action> {
     let busy = snapshot.vms.iter().fold(snapshot.fixed_busy().0, |sum, vm| {
         vm.vcpus.iter().fold(sum, |sum, vcpu| sum.saturating_add(vcpu.busy.0))
@@ -103,26 +102,10 @@ mod tests {
     /// A VM placed on node 1 with this much memory on nodes 0 and 1.
     fn vm(id: u32, remote: u64, home: u64) -> Vm {
         Vm {
-            id: VmId(id),
-            start_ticks: 0,
-            uuid: None,
-            name: format!("vm{id}"),
-            vcpus: Vec::new(),
-            emulators: Vec::new(),
             memory: [(NodeId(0), Bytes::from_mib(remote)), (NodeId(1), Bytes::from_mib(home))]
                 .into(),
-            cpuset: CpuSet::new(),
-            memory_bound: None,
-            preferred: None,
-            soft: None,
-            guest_threads_per_core: 1,
-            guest_nodes: Vec::new(),
-            weight: 100,
-            quota: None,
-            devices: Vec::new(),
-            throttled: Nanos(0),
-            noise: None,
             placed: NodeSet::one(NodeId(1)),
+            ..Vm::new(VmId(id), format!("vm{id}"), Vec::new(), CpuSet::new())
         }
     }
 

@@ -45,7 +45,6 @@ impl PolicyName {
     ];
 
     /// The name as written on a command line.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             PolicyName::Instep => "instep",
@@ -124,7 +123,6 @@ pub fn advise(mut snapshot: Snapshot) -> Result<Advice, Reason> {
 
 /// Of the objective of `instep`, on a host where nothing is in force: what its plan loses, and what the best
 /// of all plans does, in millionths of a CPU. `None` on a host with more than `most` plans, as it tries all.
-#[must_use]
 pub fn against_exact(snapshot: &Snapshot, most: usize) -> Option<(i64, i64)> {
     instep::against_exact(snapshot, most)
 }
@@ -135,7 +133,6 @@ pub fn against_exact(snapshot: &Snapshot, most: usize) -> Option<(i64, i64)> {
 /// something: applied to the snapshot, a second decision changes no affinity. Every vCPU keeps at least one CPU,
 /// inside its VM's cpuset and, unless conflicts are mended, inside its initial affinity. The order
 /// of VMs and threads in the snapshot does not matter.
-#[must_use]
 pub fn decide(snapshot: &Snapshot, settings: &PolicySettings) -> Decision {
     if is_sorted(snapshot) {
         return decide_sorted(snapshot, settings);

@@ -53,7 +53,6 @@ impl Advice {
     /// What `watched` and its `profile` advise for a VM with this share of its vCPUs' time;
     /// `period` is the allocation period now. `None` for who is hardly active: it has no type, any VM
     /// serves it, and advice would be drawn from noise.
-    #[must_use]
     pub fn of(watched: &Watched, profile: &Profile, share: Milli, period: Nanos) -> Option<Self> {
         profile.kind?;
         let mut periods: Vec<Nanos> = PERIODS_MS.iter().map(|ms| Nanos(ms * 1_000_000)).collect();

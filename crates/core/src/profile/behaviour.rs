@@ -69,7 +69,6 @@ pub enum Behaviour {
 
 impl Behaviour {
     /// The program that resembles `profile`.
-    #[must_use]
     pub fn of(profile: &Profile) -> Self {
         let threads = profile.threads;
         let n = u64::from(threads);

@@ -134,20 +134,17 @@ pub struct Profile {
 
 impl Watched {
     /// Time watched.
-    #[must_use]
     pub fn elapsed(&self) -> Nanos {
         sum(self.intervals.iter().map(|interval| interval.length))
     }
 
     /// CPU time used.
-    #[must_use]
     pub fn run(&self) -> Nanos {
         sum(self.intervals.iter().map(|interval| interval.run))
     }
 
     /// CPU time that its threads wanted and others had: while they waited, up to the CPUs that it may
     /// use. More threads than these wait for each other, and that is not counted.
-    #[must_use]
     pub fn taken(&self) -> Nanos {
         let missed = |interval: &Interval| interval.active(self.cpus).since(interval.run);
         let missed = sum(self.intervals.iter().map(missed));
@@ -155,13 +152,11 @@ impl Watched {
     }
 
     /// N: threads that work at the same time, at most one for each CPU, at least one.
-    #[must_use]
     pub fn workers(&self) -> u32 {
         self.at_once().min(self.cpus).max(1)
     }
 
     /// Threads that work at the same time, however many CPUs there are.
-    #[must_use]
     pub fn at_once(&self) -> u32 {
         self.workers.unwrap_or_else(|| at_once(&self.threads))
     }
@@ -170,7 +165,6 @@ impl Watched {
 impl Profile {
     /// What `watched` amounts to, with the type that it would have on a VM with a `share` of its
     /// vCPUs' time in every allocation `period`.
-    #[must_use]
     pub fn of(watched: &Watched, share: Milli, period: Nanos) -> Self {
         let (threads, elapsed) = (watched.workers(), watched.elapsed());
         let active = sum(watched.intervals.iter().map(|interval| interval.active(threads)));
@@ -198,13 +192,11 @@ impl Profile {
     }
 
     /// Speedup on this machine over one thread: `N * utilised / available`.
-    #[must_use]
     pub fn speedup(&self) -> Milli {
         self.parallelism
     }
 
     /// How much it waits busily.
-    #[must_use]
     pub fn spinning(&self) -> Spinning {
         match self.busy_waiting {
             None => Spinning::Unknown,
@@ -215,7 +207,6 @@ impl Profile {
     }
 
     /// Whether it blocks more often than once a slice.
-    #[must_use]
     pub fn synchronises_often(&self) -> bool {
         self.between.is_some_and(|between| between < self.slice)
     }
@@ -223,7 +214,6 @@ impl Profile {
 
 impl Interval {
     /// Time in which threads were active, as if at most `threads` could be at once.
-    #[must_use]
     pub fn active(&self, threads: u32) -> Nanos {
         let most = self.length.0.saturating_mul(u64::from(threads));
         Nanos(self.run.0.saturating_add(self.wait.0).min(most))
@@ -233,7 +223,6 @@ impl Interval {
 impl ApplicationKind {
     /// The type of an application with this workload `parallelism` on `threads` threads, of which
     /// each blocks after `between` of CPU time and has a `slice` of it in an allocation period.
-    #[must_use]
     pub fn of(parallelism: Milli, threads: u32, between: Option<Nanos>, slice: Nanos) -> Self {
         let high = parallelism.0 >= HIGH_PARALLELISM.0 * u64::from(threads);
         let often = between.is_some_and(|between| between < slice);
@@ -246,7 +235,6 @@ impl ApplicationKind {
     }
 
     /// Its number, 1 to 4.
-    #[must_use]
     pub fn number(self) -> u8 {
         match self {
             ApplicationKind::HighLow => 1,
@@ -280,7 +268,6 @@ impl fmt::Display for ApplicationKind {
 /// *Potential*: the mean over the run of `min(1, u / p)`, u being the utilisation of `threads` CPUs
 /// in one allocation period and p the VM's share: no hypervisor can be more efficient. `None` for a
 /// share of zero or when nothing was watched. Periods are made of whole intervals.
-#[must_use]
 pub fn potential(watched: &Watched, threads: u32, share: Milli, period: Nanos) -> Option<Milli> {
     let waiting = watched.busy_waiting.map_or(0, |part| part.0.min(1000));
     let (mut sum, mut all) = (0u128, 0u128);

@@ -52,7 +52,6 @@ pub struct Placing {
 
 impl Run {
     /// A run of `threads` threads for `elapsed` on `cpus` of this host.
-    #[must_use]
     pub fn new(watched: &Watched, cpus: &CpuSet, topology: &Topology) -> Self {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let touched = topology.cores().iter().filter(|core| !core.and(cpus).is_empty()).count();
@@ -80,7 +79,6 @@ impl Run {
 
 impl Placing {
     /// What these runs tell of a host with so many nodes.
-    #[must_use]
     pub fn of(runs: &[Run], nodes: usize) -> Self {
         let sharing = ratio(runs, |shared, apart| {
             shared.nodes == apart.nodes && shared.shares() && !apart.shares()
@@ -123,7 +121,6 @@ fn policy(sharing: Option<Milli>, across: Option<Milli>, nodes: usize) -> Option
 
 /// Two places that would tell what sharing cores costs so many threads (as many as there is room for) on
 /// this host: with cores shared, and apart. `None` where no two places differ so.
-#[must_use]
 pub fn shared_and_apart(topology: &Topology, threads: u32) -> Option<(CpuSet, CpuSet)> {
     let cores = cores_of(topology, 0);
     let shared: Vec<&CpuSet> = cores.iter().copied().filter(|core| core.len() > 1).collect();
@@ -134,7 +131,6 @@ pub fn shared_and_apart(topology: &Topology, threads: u32) -> Option<(CpuSet, Cp
 
 /// Two places that would tell what distance costs: within a node, and across two. `None` where no two
 /// places differ so.
-#[must_use]
 pub fn near_and_far(topology: &Topology, threads: u32) -> Option<(CpuSet, CpuSet)> {
     let (near, far) = (cores_of(topology, 0), cores_of(topology, 1));
     let room = count(threads).min(near.len()).min(far.len() * 2);

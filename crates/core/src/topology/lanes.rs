@@ -31,7 +31,6 @@ pub struct Lane {
 ///
 /// Last-level caches of a node are joined while they have room in a domain. One with more than 64 CPUs is cut
 /// into equal parts of whole cores.
-#[must_use]
 pub fn lanes(topology: &Topology, isolated: &CpuSet) -> Vec<(CpuId, Lane)> {
     let mut domains: Vec<Vec<&Cpu>> = Vec::new();
     for node in topology.nodes() {

@@ -115,55 +115,46 @@ pub struct Topology {
 
 impl Topology {
     /// Online CPUs, ascending.
-    #[must_use]
     pub fn cpus(&self) -> &[Cpu] {
         &self.cpus
     }
 
     /// The CPU with this number, if it is online.
-    #[must_use]
     pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&id, |cpu| cpu.id).ok().map(|index| &self.cpus[index])
     }
 
     /// Online nodes, ascending.
-    #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
     /// The node with this number, if it is online.
-    #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&Node> {
         self.nodes.binary_search_by_key(&id, |node| node.id).ok().map(|index| &self.nodes[index])
     }
 
     /// CPUs of every core, indexed by [`CoreId`].
-    #[must_use]
     pub fn cores(&self) -> &[CpuSet] {
         &self.cores
     }
 
     /// CPUs of every cluster, indexed by [`ClusterId`].
-    #[must_use]
     pub fn clusters(&self) -> &[CpuSet] {
         &self.clusters
     }
 
     /// CPUs of every last-level cache, indexed by [`LlcId`].
-    #[must_use]
     pub fn llcs(&self) -> &[CpuSet] {
         &self.llcs
     }
 
     /// CPUs of every package, indexed by [`PackageId`].
-    #[must_use]
     pub fn packages(&self) -> &[CpuSet] {
         &self.packages
     }
 
     /// What was wrong with the machine's tables, one sentence each.
-    #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -179,7 +170,6 @@ impl Topology {
     /// The node that memory on the kernel's node `id` counts to: `id` itself where it is one of
     /// [`Topology::nodes`], the node it was merged into where several node numbers turned out to
     /// be one node (emulated NUMA), `None` for a node that is not online.
-    #[must_use]
     pub fn memory_node(&self, id: NodeId) -> Option<NodeId> {
         let merged = self.merged_nodes.binary_search_by_key(&id, |(from, _)| *from);
         merged.ok().map(|at| self.merged_nodes[at].1).or(self.node(id).map(|node| node.id))
@@ -187,26 +177,22 @@ impl Topology {
 
     /// The kernel's nodes whose memory counts to these: the nodes themselves and those that were
     /// merged into them, the opposite of [`Topology::memory_node`].
-    #[must_use]
     pub fn kernel_nodes(&self, nodes: &NodeSet) -> NodeSet {
         let merged = self.merged_nodes.iter().filter(|(_, to)| nodes.contains(*to));
         nodes.iter().chain(merged.map(|(from, _)| *from)).collect()
     }
 
     /// All online CPUs.
-    #[must_use]
     pub fn all_cpus(&self) -> CpuSet {
         self.cpus.iter().map(|cpu| cpu.id).collect()
     }
 
     /// Nodes that have memory and no CPUs (CXL).
-    #[must_use]
     pub fn memory_only_nodes(&self) -> NodeSet {
         self.nodes.iter().filter(|node| node.cpus.is_empty()).map(|node| node.id).collect()
     }
 
     /// Online CPUs of these nodes.
-    #[must_use]
     pub fn cpus_of(&self, nodes: &NodeSet) -> CpuSet {
         self.nodes
             .iter()
@@ -215,13 +201,11 @@ impl Topology {
     }
 
     /// Nodes that these CPUs belong to; offline CPUs belong to none.
-    #[must_use]
     pub fn nodes_of(&self, cpus: &CpuSet) -> NodeSet {
         self.nodes.iter().filter(|node| node.cpus.intersects(cpus)).map(|node| node.id).collect()
     }
 
     /// SLIT distance between two online nodes; 10 is local, `None` if either is not online.
-    #[must_use]
     pub fn distance(&self, from: NodeId, to: NodeId) -> Option<u32> {
         let to = self.nodes.binary_search_by_key(&to, |node| node.id).ok()?;
         self.node(from)?.distances.get(to).copied()

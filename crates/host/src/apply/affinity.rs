@@ -50,14 +50,12 @@ impl Affinity for KernelAffinity {
 }
 
 /// Every CPU that a mask can name: the kernel keeps those that exist and that the cpuset allows.
-#[must_use]
 pub fn every_cpu() -> CpuSet {
     (0..=MAX_ID).map(CpuId).collect()
 }
 
 /// The error of a failed [`Affinity::set`] in words: `ESRCH` stays recognisable by
 /// [`Error::is_gone`], `EPERM` by [`Error::is_denied`].
-#[must_use]
 pub fn set_error(tid: Tid, cpus: &CpuSet, source: io::Error) -> Error {
     if source.raw_os_error() == Some(libc::EINVAL) {
         return Error::Unusable {
@@ -72,7 +70,6 @@ pub fn set_error(tid: Tid, cpus: &CpuSet, source: io::Error) -> Error {
 }
 
 /// The error of a failed [`Affinity::get`] in words.
-#[must_use]
 pub fn get_error(tid: Tid, source: io::Error) -> Error {
     Error::system(format!("cannot read the CPUs of thread {tid}"), source)
 }

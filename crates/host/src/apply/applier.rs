@@ -126,7 +126,6 @@ impl<A: Affinity> Applier<A> {
     }
 
     /// What was changed and not put back.
-    #[must_use]
     pub fn journal(&self) -> &Journal {
         &self.journal
     }

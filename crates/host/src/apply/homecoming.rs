@@ -86,7 +86,6 @@ pub struct Tally(pub BTreeMap<Cause, Bytes>);
 
 impl Tally {
     /// Bytes of this cause.
-    #[must_use]
     pub fn of(&self, cause: Cause) -> Bytes {
         self.0.get(&cause).copied().unwrap_or_default()
     }
@@ -127,14 +126,12 @@ pub struct Homecoming {
 impl Homecoming {
     /// Plans a pass over `ranges` (see [`crate::apply::ranges::read`]) of process `pid`: those with
     /// memory outside `home`, the most remote bytes first.
-    #[must_use]
     pub fn new(pid: u32, home: NodeSet, ranges: Vec<Range>) -> Self {
         Self::leaving(&NodeSet::new(), pid, home, ranges)
     }
 
     /// The same of a pass that leaves memory on the nodes in `left` where it is, such as nodes without
     /// CPUs, which the kernel's tiering manages.
-    #[must_use]
     pub fn leaving(left: &NodeSet, pid: u32, home: NodeSet, ranges: Vec<Range>) -> Self {
         let stays = home.or(left);
         let mut away: Vec<(Bytes, Range)> = ranges
@@ -158,7 +155,6 @@ impl Homecoming {
     }
 
     /// Bytes of the parts that were seen in use and are still to be walked; `None` where that is not known.
-    #[must_use]
     pub fn hot(&self) -> Option<Bytes> {
         let hot = self.queue.iter().filter(|part| part.heat > 0);
         let bytes = hot.map(|part| part.range.end - part.range.start);
@@ -166,31 +162,26 @@ impl Homecoming {
     }
 
     /// The process whose memory it is.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
     /// The nodes it brings memory to.
-    #[must_use]
     pub fn home(&self) -> &NodeSet {
         &self.home
     }
 
     /// Bytes that were outside home when the pass began.
-    #[must_use]
     pub fn remote(&self) -> Bytes {
         self.remote
     }
 
     /// What became of the bytes walked so far.
-    #[must_use]
     pub fn total(&self) -> &Tally {
         &self.total
     }
 
     /// Whether the pass is over.
-    #[must_use]
     pub fn is_finished(&self) -> bool {
         self.queue.is_empty()
     }

@@ -89,7 +89,6 @@ impl Entry {
     }
 
     /// Whether an affinity of `present` (online CPUs only) is Instep's own doing.
-    #[must_use]
     pub fn is_ours(&self, present: &CpuSet, online: &CpuSet) -> bool {
         self.ours().any(|ours| {
             let left = ours.and(online);
@@ -175,7 +174,6 @@ impl Journal {
     }
 
     /// Where it is in this directory, if there is one.
-    #[must_use]
     pub fn path_in(state: &StateDir) -> PathBuf {
         state.file(FILE)
     }
@@ -214,7 +212,6 @@ impl Journal {
 
     /// What the thread could use before Instep touched it, or the one it inherited from; what it may use now
     /// when Instep never did or someone else set it since.
-    #[must_use]
     pub fn initial_of(&self, thread: &ThreadKey, now: &AffinityNow<'_>) -> CpuSet {
         match self.origin_of(thread, now) {
             Some(entry) => entry.original.and(now.online),

@@ -48,7 +48,6 @@ pub enum Cause {
 
 impl Cause {
     /// What a negative status of `move_pages(2)` means.
-    #[must_use]
     pub fn of_status(status: i32) -> Self {
         match status.checked_neg() {
             Some(libc::ENOENT) => Cause::NotPresent,
@@ -168,7 +167,6 @@ impl Pages for KernelPages {
 }
 
 /// A failed call in words.
-#[must_use]
 pub fn call_error(pid: u32, source: io::Error) -> Error {
     let what = format!("cannot move memory of process {pid}");
     match source.raw_os_error() {

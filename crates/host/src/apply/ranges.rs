@@ -32,13 +32,11 @@ pub struct Range {
 
 impl Range {
     /// Resident memory outside `home`.
-    #[must_use]
     pub fn remote(&self, home: &NodeSet) -> Bytes {
         self.bytes(|node| !home.contains(node))
     }
 
     /// Resident memory.
-    #[must_use]
     pub fn resident(&self) -> Bytes {
         self.bytes(|_| true)
     }
@@ -100,7 +98,6 @@ pub fn read_guest(root: &Root, pid: u32) -> Result<(GuestRanges, Vec<String>), E
 }
 
 /// What the files of a process say, and its command line.
-#[must_use]
 pub fn guest_ranges(command: &[u8], files: &Files) -> (GuestRanges, Vec<String>) {
     let (all, warnings, mappings) = files.ranges();
     let guest = guest::describe(&Vmm::Qemu, &args::split(command));
@@ -146,7 +143,6 @@ impl Files {
 
 /// The lines of `numa_maps`, each a [`Range`] whose `end` is not known yet and
 /// equals its `start`. Bad lines are passed over and told.
-#[must_use]
 pub fn parse_numa_maps(path: &Path, text: &str) -> (Vec<Range>, Vec<String>) {
     let mut ranges = Vec::new();
     let told = numa_maps::each(text.as_bytes(), &path.display().to_string(), |mapping| {
@@ -159,7 +155,6 @@ pub fn parse_numa_maps(path: &Path, text: &str) -> (Vec<Range>, Vec<String>) {
 }
 
 /// Start and end of every mapping of a `maps` file, in its order.
-#[must_use]
 pub fn parse_maps(path: &Path, text: &str) -> (Vec<(u64, u64)>, Vec<String>) {
     let (mut found, mut warnings, mut bad) = (Vec::new(), Vec::new(), 0);
     for (index, line) in text.lines().enumerate() {
@@ -188,7 +183,6 @@ fn start_and_end(line: &str) -> Option<(u64, u64)> {
 
 /// Gives each range its end: that of its mapping, or the start of the next range where the
 /// mappings changed meanwhile. Ranges without pages or mapping are dropped.
-#[must_use]
 pub fn join(mut lines: Vec<Range>, mappings: &[(u64, u64)]) -> Vec<Range> {
     let mut mappings = mappings.to_vec();
     mappings.sort_unstable();

@@ -67,20 +67,17 @@ impl fmt::Display for LeftAlone {
 
 impl RestoreReport {
     /// Whether every thread was dealt with, and the monitor.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.failed.is_empty() && !matches!(self.monitor, Some(Err(_)))
     }
 
     /// Whether nothing was on record.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         let threads = self.restored + self.gone + self.left_alone.len() + self.failed.len();
         threads == 0 && self.monitor.is_none()
     }
 
     /// What became of the monitor, in words.
-    #[must_use]
     pub fn monitor_told(&self) -> Option<String> {
         self.monitor.as_ref().map(|monitor| match monitor {
             Ok(undone) => undone.to_string(),

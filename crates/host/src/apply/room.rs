@@ -30,7 +30,6 @@ pub struct Room {
 
 impl Room {
     /// Bytes it can take in pages of this size.
-    #[must_use]
     pub fn for_page(&self, page: u64) -> u64 {
         if page <= SMALL_PAGE {
             return self.free.0;
@@ -102,7 +101,6 @@ fn parse_huge_name(name: &str) -> Option<u64> {
 
 /// Total memory and what is free or soon free by a node's `meminfo` (`Node 0 MemFree:  1234 kB`):
 /// `MemTotal`, and `MemFree` with what of `Inactive(file)` is not `Dirty`.
-#[must_use]
 pub fn parse_meminfo(text: &str) -> Option<(Bytes, Bytes)> {
     let value = |key: &str| {
         let line = text.lines().find(|line| line.split_ascii_whitespace().nth(2) == Some(key))?;

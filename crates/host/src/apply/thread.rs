@@ -39,7 +39,6 @@ impl ThreadKey {
     }
 
     /// A cheap check: false only when no thread has these ids; true may be a later thread.
-    #[must_use]
     pub fn may_be_alive(&self) -> bool {
         let (Ok(pid), Ok(tid)) =
             (libc::pid_t::try_from(self.pid), libc::pid_t::try_from(self.tid.0))

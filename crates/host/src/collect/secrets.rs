@@ -16,7 +16,6 @@ const WHOLE: [&str; 6] = ["data", "pass", "pwd", "psk", "key", "apikey"];
 const FREE_TEXT: [&str; 4] = ["append", "cmdline", "params", "fw_cfg"];
 
 /// The arguments, each ended by a NUL, with `removed` in place of secrets.
-#[must_use]
 pub fn without_secrets(cmdline: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(cmdline.len());
     let mut before = String::new();

@@ -13,7 +13,6 @@ const MAX_OPTION: usize = 64 << 10;
 const MAX_KEYS: usize = 1024;
 
 /// Splits a command line at its NUL bytes; bytes that are not UTF-8 are replaced.
-#[must_use]
 pub fn split(cmdline: &[u8]) -> Vec<String> {
     let cmdline = &cmdline[..cmdline.len().min(MAX_CMDLINE)];
     let cmdline = cmdline.strip_suffix(b"\0").unwrap_or(cmdline);
@@ -35,7 +34,6 @@ pub fn values<'a>(args: &'a [String], name: &'a str) -> impl Iterator<Item = &'a
 }
 
 /// Whether the option stands on the command line.
-#[must_use]
 pub fn has(args: &[String], name: &str) -> bool {
     args.iter().skip(1).any(|arg| dashless(arg) == Some(name))
 }
@@ -49,7 +47,6 @@ fn dashless(arg: &str) -> Option<&str> {
 /// `first,key=value,...` (a comma inside a value is doubled) or a JSON object. Lists and nested
 /// objects of JSON are flattened (`"host-nodes":[0,1]` gives the key twice, `"addr":{"path":..}`
 /// gives `addr.path`); a value without a key has the key `implied`.
-#[must_use]
 pub fn keys(option: &str, implied: &str) -> Vec<(String, String)> {
     let mut out = Vec::new();
     if option.len() > MAX_OPTION {
@@ -72,7 +69,6 @@ pub fn keys(option: &str, implied: &str) -> Vec<(String, String)> {
 }
 
 /// The last value of `key`, which is the one that counts in QEMU.
-#[must_use]
 pub fn last<'a>(keys: &'a [(String, String)], key: &str) -> Option<&'a str> {
     keys.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
 }
@@ -118,7 +114,6 @@ fn flatten(prefix: &str, value: &Value, out: &mut Vec<(String, String)>) {
 
 /// A size with an optional binary suffix (`4G`, `512M`, `4294967296`), in bytes; a bare number
 /// counts units of `unit` bytes.
-#[must_use]
 pub fn size(text: &str, unit: u64) -> Option<u64> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

@@ -76,7 +76,6 @@ struct New {
 
 impl Arrivals {
     /// What runs now is no arrival, but may still be starting.
-    #[must_use]
     pub fn new(root: Root) -> Self {
         let reader = Reader::new(&root);
         let mut arrivals = Self {

@@ -36,13 +36,11 @@ pub struct Membership {
 
 /// Parses `/proc/PID/cgroup` (cgroups(7)) and cuts every path to the VM's own cgroup. Paths that
 /// lead out of the reader's namespace (`/../`) are dropped: no file can be found by them.
-#[must_use]
 pub fn membership(text: &str) -> Membership {
     hierarchies(text, vm_path)
 }
 
 /// The whole paths of a process in all hierarchies, each once, without roots.
-#[must_use]
 pub fn whole_paths(text: &str) -> Vec<String> {
     let Membership { unified, cpu, cpuset, memory, systemd } = hierarchies(text, |path| path);
     let all = [unified, systemd, cpu, cpuset, memory].into_iter().flatten();
@@ -54,7 +52,6 @@ pub fn whole_paths(text: &str) -> Vec<String> {
 
 /// Whether the cgroups of a process lie outside the cgroup namespace in which they were read: their paths
 /// begin with `/..` then (cgroup_namespaces(7)).
-#[must_use]
 pub fn lead_outside(text: &str) -> bool {
     let mut paths = text.lines().take(64).filter_map(|line| line.splitn(3, ':').nth(2));
     paths.any(|path| path == "/.." || path.starts_with("/../"))
@@ -99,7 +96,6 @@ fn hierarchies(text: &str, cut: impl Fn(&str) -> &str) -> Membership {
 
 impl Membership {
     /// The path that names the VM best: the first below the root, unified first.
-    #[must_use]
     pub fn path(&self) -> Option<&str> {
         let all = [&self.unified, &self.systemd, &self.cpuset, &self.cpu, &self.memory];
         all.into_iter().flatten().map(String::as_str).find(|path| *path != "/")
@@ -125,7 +121,6 @@ fn vm_path(path: &str) -> &str {
 
 /// What a VM's cgroup path says of who manages it and of its name: `machine-qemu\x2d3\x2dweb.scope`
 /// is libvirt's `web`, `qemu.slice/104.scope` Proxmox's VM 104.
-#[must_use]
 pub fn told_by_path(path: &str) -> (Option<Manager>, Option<String>) {
     let (parent, base) = path.rsplit_once('/').unwrap_or(("", path));
     let after_number = |name: &str| {
@@ -150,7 +145,6 @@ pub fn told_by_path(path: &str) -> (Option<Manager>, Option<String>) {
 }
 
 /// Undoes systemd's escaping of unit names (`\x2d` is `-`, systemd.unit(5)).
-#[must_use]
 pub fn unescape(name: &str) -> String {
     let bytes = name.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
@@ -242,7 +236,6 @@ fn is_hierarchy(path: &Path, controller: &str, reader: &mut Reader) -> bool {
 }
 
 /// The cgroup mounts in a mount table: mount point and controllers (`unified` for version 2).
-#[must_use]
 pub fn cgroup_mounts(text: &str) -> Vec<(String, Vec<String>)> {
     let mounts = text.lines().take(65_536).filter_map(|line| {
         let mut fields = line.split(' ').skip(1);
@@ -285,13 +278,11 @@ fn weight(dir: &Path, reader: &mut Reader) -> Option<u32> {
 }
 
 /// The weight in `cpu.weight`.
-#[must_use]
 pub fn parse_weight(text: &str) -> Option<u32> {
     text.parse().ok().map(|weight: u32| weight.clamp(1, 10_000))
 }
 
 /// The shares in version 1's `cpu.shares`, as a weight.
-#[must_use]
 pub fn parse_shares(text: &str) -> Option<u32> {
     let shares: u64 = text.parse().ok()?;
     let weight = u32::try_from(shares.saturating_mul(100) / 1024).ok()?;

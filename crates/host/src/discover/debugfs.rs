@@ -52,7 +52,6 @@ impl KvmDirs {
 }
 
 /// The thread in the name of a VM's directory, `TID-FD`.
-#[must_use]
 pub fn vm_dir(name: &str) -> Option<u32> {
     let (tid, fd) = name.split_once('-')?;
     fd.parse::<u32>().ok()?;

@@ -183,7 +183,6 @@ pub struct ThreadTime {
 
 impl ThreadTime {
     /// CPU time: schedstat's, or stat's where the kernel prints zeros (no CONFIG_SCHED_INFO).
-    #[must_use]
     pub fn busy(&self) -> Nanos {
         if self.run == Nanos(0) { self.ticks } else { self.run }
     }
@@ -212,7 +211,6 @@ pub struct VcpuFacts {
 
 impl VcpuFacts {
     /// What its thread used.
-    #[must_use]
     pub fn time(&self) -> ThreadTime {
         let VcpuFacts { tid, start_ticks, run, wait, ticks, .. } = *self;
         ThreadTime { tid, start_ticks, run, wait, ticks }
@@ -429,13 +427,11 @@ pub fn name_uniquely<'a>(vms: impl Iterator<Item = (&'a mut String, u32)>) {
 }
 
 /// The name that a VM shares with others, if [`name_uniquely`] made it unique; its whole name if not.
-#[must_use]
 pub fn shared_name(pid: u32, name: &str) -> &str {
     name.strip_suffix(&format!("@{pid}")).unwrap_or(name)
 }
 
 /// Whether `wanted` means this VM: its unique name, or the part of it that it shares with others.
-#[must_use]
 pub fn is_called((pid, name): (u32, &str), wanted: &str) -> bool {
     name == wanted || shared_name(pid, name) == wanted
 }

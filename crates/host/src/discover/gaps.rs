@@ -52,7 +52,6 @@ impl Gaps {
 
 /// What loads by [`snapshot`](super::snapshot) of the same scans lack, one sentence each; none on
 /// the running machine.
-#[must_use]
 pub fn load_warnings(before: Option<&Scan>, after: &Scan, elapsed: Option<Nanos>) -> Vec<String> {
     let mut warnings = Vec::new();
     warnings.extend(uptime(before, after, elapsed));

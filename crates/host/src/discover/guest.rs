@@ -53,7 +53,6 @@ pub struct QmpSocket {
 }
 
 /// Reads the command line of `vmm`.
-#[must_use]
 pub fn describe(vmm: &Vmm, arguments: &[String]) -> GuestArguments {
     let mut guest = match vmm {
         Vmm::Qemu => qemu(arguments),

@@ -18,7 +18,6 @@ const MAX_ALIKE: usize = 64;
 
 /// For every backend the resident memory of its mapping by host node, `None` where it cannot be
 /// told. `numa_maps` are the bytes of that file, `maps` start and end of the mappings of `maps`.
-#[must_use]
 pub fn resident(
     numa_maps: &[u8],
     maps: &[(u64, u64)],

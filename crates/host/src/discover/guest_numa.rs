@@ -29,7 +29,6 @@ pub struct Backend {
 }
 
 /// The memory backends among `-object` options.
-#[must_use]
 pub fn backends<'a>(options: impl Iterator<Item = &'a str>) -> Vec<Backend> {
     options
         .map(|option| keys(option, "qom-type"))
@@ -47,7 +46,6 @@ pub fn backends<'a>(options: impl Iterator<Item = &'a str>) -> Vec<Backend> {
 }
 
 /// The host nodes that the backends are bound to and those that they prefer.
-#[must_use]
 pub fn policies(backends: &[Backend]) -> (Option<NodeSet>, Option<NodeSet>) {
     let union = |wanted: &[&str]| {
         let nodes = backends
@@ -80,7 +78,6 @@ struct Found {
 /// The guest's nodes with vCPUs, from `-numa node,...` and `-numa cpu,...`, ascending by node id.
 /// Empty when there are none, when vCPUs are spread by QEMU's default, when a vCPU is named twice
 /// or when single cores or threads are assigned.
-#[must_use]
 pub fn nodes<'a>(options: impl Iterator<Item = &'a str>, backends: &[Backend], smp: &Smp) -> Nodes {
     let mut found: BTreeMap<u32, Found> = BTreeMap::new();
     for option in options.take(2 * MAX_VCPUS as usize) {

@@ -36,7 +36,6 @@ pub enum ByName {
 }
 
 /// Reads the names of the threads of `vmm`.
-#[must_use]
 pub fn by_names(vmm: &Vmm, threads: &[Named<'_>]) -> ByName {
     let mut found = Vec::new();
     let mut all = None;
@@ -66,7 +65,6 @@ pub fn by_names(vmm: &Vmm, threads: &[Named<'_>]) -> ByName {
 /// process are left out: QEMU keeps the descriptor of an unplugged vCPU, whose thread has ended.
 /// `None` when nothing remains, when a vCPU has not run yet (thread id 0) or when two share a
 /// thread.
-#[must_use]
 pub fn by_debugfs(vmm: &Vmm, entries: &[(u32, u32)], threads: &[Named<'_>]) -> Option<Vcpus> {
     if entries.iter().any(|(_, tid)| *tid == 0) {
         return None;

@@ -9,7 +9,6 @@ const FILES: [&str; 2] = ["sys/devices/system/cpu/isolated", "sys/fs/cgroup/cpus
 
 /// The CPUs that the host keeps from its scheduler, by `isolcpus=` and by isolated cpuset partitions. What cannot be read
 /// counts as none.
-#[must_use]
 pub fn isolated_cpus(root: &Root) -> CpuSet {
     read(root, &mut Reader::new(root))
 }

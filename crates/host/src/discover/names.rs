@@ -26,7 +26,6 @@ pub enum Role {
 /// `-name ...,debug-threads=on`), cloud-hypervisor `vcpu0`, crosvm `crosvm_vcpu0`, Firecracker
 /// `fc_vcpu 0`; of another monitor any name that ends in `vcpu`, an optional separator and a
 /// number.
-#[must_use]
 pub fn role(vmm: &Vmm, name: &str) -> Role {
     let (digits, accel) = match vmm {
         Vmm::Qemu => return qemu(name),

@@ -39,7 +39,6 @@ pub(crate) enum Policy {
 }
 
 /// Parses `bytes`; `file` is named in warnings; `cut` says that the reader stopped before the end.
-#[must_use]
 pub fn parse(bytes: &[u8], file: &str, cut: bool) -> NumaMaps {
     let mut out = NumaMaps::default();
     let mut policies: Vec<(Policy, u64)> = Vec::new();

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 
 /// Bytes by node; `None` when the text has no row of guest memory or one that cannot be read.
 /// `page` is the base page size in bytes, for version 1.
-#[must_use]
 pub fn parse(text: &str, page: u64) -> Option<BTreeMap<NodeId, Bytes>> {
     let row = |name: &str, separator: char| {
         text.lines().take(256).find_map(|line| {

@@ -30,7 +30,6 @@ impl Default for ScanOptions {
 impl ScanOptions {
     /// For a command that scans once or twice and ends: two seconds for memory figures and two for
     /// QMP.
-    #[must_use]
     pub fn once() -> Self {
         let mut options = Self::default();
         options.memory.budget = Duration::from_secs(2);

@@ -41,13 +41,11 @@ const SCHED_IDLE: u32 = 5;
 
 impl Stat {
     /// Whether this is a kernel thread (PF_KTHREAD, include/linux/sched.h, 6.18).
-    #[must_use]
     pub fn is_kernel_thread(&self) -> bool {
         self.flags & 0x0020_0000 != 0
     }
 
     /// Whether it has ended and waits for its parent.
-    #[must_use]
     pub fn is_dead(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
     }
@@ -57,7 +55,6 @@ impl Stat {
 /// last `)`. Fields missing at the end are zero, and so are times and start unless all are there;
 /// `None` when there is no name and state. A field counts when another or white space follows it:
 /// what ends a line may be cut, and the last of the kernel's 52 is not needed.
-#[must_use]
 pub fn stat(bytes: &[u8]) -> Option<Stat> {
     let open = bytes.iter().position(|b| *b == b'(')?;
     let close = bytes.iter().rposition(|b| *b == b')').filter(|close| *close > open)?;
@@ -104,7 +101,6 @@ pub fn stat(bytes: &[u8]) -> Option<Stat> {
 }
 
 /// The start time in a `stat` line, in ticks since boot; `None` also for a line cut before it.
-#[must_use]
 pub fn start_ticks(bytes: &[u8]) -> Option<u64> {
     let close = bytes.iter().rposition(|b| *b == b')')?;
     // Numbered as in proc_pid_stat(5): the first field after the name is 3.
@@ -119,7 +115,6 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Parses `schedstat`: CPU time and run-queue wait, both in nanoseconds
 /// (Documentation/scheduler/sched-stats.rst). `None` where the third number, of time slices, is
 /// missing, too: the second may be cut then.
-#[must_use]
 pub fn schedstat(bytes: &[u8]) -> Option<(Nanos, Nanos)> {
     let mut fields = words(bytes);
     let (run, wait) = (u64_of(fields.next()?)?, u64_of(fields.next()?)?);
@@ -128,7 +123,6 @@ pub fn schedstat(bytes: &[u8]) -> Option<(Nanos, Nanos)> {
 }
 
 /// The value of `key:` in a `status` file, without surrounding white space.
-#[must_use]
 pub fn status_value<'a>(bytes: &'a [u8], key: &str) -> Option<&'a [u8]> {
     bytes.split(|b| *b == b'\n').find_map(|line| {
         let rest = line.strip_prefix(key.as_bytes())?.strip_prefix(b":")?;
@@ -137,7 +131,6 @@ pub fn status_value<'a>(bytes: &'a [u8], key: &str) -> Option<&'a [u8]> {
 }
 
 /// The real user of a `status` file: the first of the four numbers of `Uid`.
-#[must_use]
 pub fn real_uid(bytes: &[u8]) -> Option<u32> {
     let ids = std::str::from_utf8(status_value(bytes, "Uid")?).ok()?;
     ids.split_ascii_whitespace().next()?.parse().ok()
@@ -145,7 +138,6 @@ pub fn real_uid(bytes: &[u8]) -> Option<u32> {
 
 /// `Cpus_allowed_list` of a `status` file; `None` when it is absent, empty or no list, as where a
 /// copy was cut in it.
-#[must_use]
 pub fn allowed(bytes: &[u8]) -> Option<CpuSet> {
     let list = std::str::from_utf8(status_value(bytes, "Cpus_allowed_list")?).ok()?;
     if list.ends_with([',', '-']) {
@@ -155,20 +147,17 @@ pub fn allowed(bytes: &[u8]) -> Option<CpuSet> {
 }
 
 /// `HugetlbPages` of a `status` file, in kB.
-#[must_use]
 pub fn hugetlb_kb(bytes: &[u8]) -> Option<u64> {
     u64_of(status_value(bytes, "HugetlbPages")?.strip_suffix(b"kB")?.trim_ascii())
 }
 
 /// Voluntary and other context switches of a thread, from its `status` file.
-#[must_use]
 pub fn context_switches(bytes: &[u8]) -> Option<(u64, u64)> {
     let count = |key| u64_of(status_value(bytes, key)?);
     Some((count("voluntary_ctxt_switches")?, count("nonvoluntary_ctxt_switches")?))
 }
 
 /// The first number of `/proc/uptime`: time since boot.
-#[must_use]
 pub fn uptime(bytes: &[u8]) -> Option<Nanos> {
     let text = std::str::from_utf8(bytes).ok()?.split_whitespace().next()?;
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -194,7 +183,6 @@ pub struct HostTicks {
 }
 
 /// [`HostTicks`] from the `cpu` line of `/proc/stat`.
-#[must_use]
 pub fn host_ticks(bytes: &[u8]) -> Option<HostTicks> {
     const IDLE: [usize; 2] = [3, 4];
     const STEAL: usize = 7;
@@ -214,14 +202,12 @@ pub fn host_ticks(bytes: &[u8]) -> Option<HostTicks> {
 }
 
 /// `ticks` at `per_second` as time.
-#[must_use]
 pub fn ticks_to_nanos(ticks: u64, per_second: u64) -> Nanos {
     let nanos = u128::from(ticks) * u128::from(Nanos::SECOND.0) / u128::from(per_second.max(1));
     Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
 /// An unsigned decimal number and nothing else.
-#[must_use]
 pub fn u64_of(bytes: &[u8]) -> Option<u64> {
     if bytes.is_empty() || bytes.len() > 20 {
         return None;

@@ -95,7 +95,6 @@ pub(super) fn query(pid: u32, process: &Path, path: &str) -> Result<Vec<(u32, u3
 
 /// The vCPUs in the `return` value of query-cpus-fast (qapi/machine.json, QEMU 2.12 and later):
 /// `cpu-index` and `thread-id`. `None` when an entry lacks either.
-#[must_use]
 pub fn cpus(value: &Value) -> Option<Vec<(u32, u32)>> {
     let number = |entry: &Value, key: &str| u32::try_from(entry.get(key)?.as_u64()?).ok();
     value

@@ -107,21 +107,18 @@ fn of_cgroup(dir: &Path, always: bool, reader: &mut Reader) -> Quota {
 }
 
 /// A quota as `cpu.max` has it: microseconds in each period.
-#[must_use]
 pub fn parse_cpu_max(text: &str) -> Option<Milli> {
     let (most, period) = text.split_once(' ').unwrap_or((text, ""));
     part_of_period(most, period)
 }
 
 /// `most` microseconds in each `period`; `max` and -1 are no limit.
-#[must_use]
 pub fn part_of_period(most: &str, period: &str) -> Option<Milli> {
     let (most, period): (u64, u64) = (most.parse().ok()?, period.parse().ok()?);
     (period > 0).then(|| Milli((u128::from(most) * 1000 / u128::from(period)).min(1 << 40) as u64))
 }
 
 /// `throttled_usec` of version 2 or `throttled_time` of version 1, which is in nanoseconds.
-#[must_use]
 pub fn throttled(stat: &str) -> Nanos {
     let second = value(stat, "throttled_usec").map(|usec| usec.saturating_mul(1000));
     Nanos(second.or_else(|| value(stat, "throttled_time")).unwrap_or_default())

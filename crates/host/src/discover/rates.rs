@@ -21,7 +21,6 @@ use std::sync::Arc;
 /// Combines scans. `elapsed` overrides the time between them that their clocks show; without
 /// `before` it has no meaning. `initial` equals `allowed` and `placed` is empty: the agent knows
 /// better from its journal.
-#[must_use]
 pub fn snapshot(
     topology: &Arc<Topology>,
     before: Option<&Scan>,

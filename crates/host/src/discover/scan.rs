@@ -89,7 +89,6 @@ struct Found {
 
 impl Scanner {
     /// A scanner of the host under `root`.
-    #[must_use]
     pub fn new(root: Root, options: ScanOptions) -> Self {
         let mut reader = Reader::new(&root);
         let Units { ticks_per_second, page } = Units::of(&root, &mut reader);

@@ -22,7 +22,6 @@ const LEAST: f64 = 50.0;
 
 /// What each VM weighs, in their order, scaled so that the sum is that of the VMs' own weights: where all lie in one
 /// slice, each weighs what its own cgroup does. Where one would weigh less than [`LEAST`], all weigh more.
-#[must_use]
 pub fn shares(vms: &[VmFacts]) -> Vec<u32> {
     let mut ids: BTreeMap<&Path, u64> = BTreeMap::new();
     for group in vms.iter().flat_map(|vm| &vm.groups) {

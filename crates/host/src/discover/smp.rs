@@ -30,7 +30,6 @@ impl Default for Smp {
 
 /// QEMU's `-smp` (qemu-options.hx, 10.0): `[cpus=]n`, `maxcpus`, `sockets`, `dies`, `clusters`,
 /// `modules`, `cores`, `threads`; what is left out follows from the rest.
-#[must_use]
 pub fn qemu<'a>(options: impl Iterator<Item = &'a str>) -> Smp {
     let read: Vec<_> = options.flat_map(|option| keys(option, "cpus")).collect();
     if read.is_empty() {
@@ -53,7 +52,6 @@ pub fn qemu<'a>(options: impl Iterator<Item = &'a str>) -> Smp {
 }
 
 /// cloud-hypervisor's `--cpus boot=4,max=8,topology=THREADS:CORES:DIES:PACKAGES`.
-#[must_use]
 pub fn cloud_hypervisor(option: Option<&str>) -> Smp {
     let Some(option) = option else { return Smp::default() };
     let read = keys(option, "boot");
@@ -66,7 +64,6 @@ pub fn cloud_hypervisor(option: Option<&str>) -> Smp {
 }
 
 /// crosvm's `--cpus 4` or `--cpus num-cores=4`.
-#[must_use]
 pub fn crosvm(option: Option<&str>) -> Smp {
     let Some(option) = option else { return Smp::default() };
     let cpus = last(&keys(option, "num-cores"), "num-cores").and_then(count).unwrap_or(1);

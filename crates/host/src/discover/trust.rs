@@ -49,7 +49,6 @@ pub struct Owner {
 impl Owner {
     /// Whether it is in a cgroup that libvirt, or KubeVirt with it, puts VMs into: no user can claim to be
     /// one of libvirt's there.
-    #[must_use]
     pub fn is_in_libvirt_cgroup(&self) -> bool {
         let is_in_machines = |path: &&String| MACHINES.into_iter().any(|root| is_below(path, root));
         let machines = self.cgroups.iter().filter(is_in_machines);
@@ -132,7 +131,6 @@ pub struct UserMap {
 
 impl UserMap {
     /// Reads the text of `/proc/self/uid_map`; lines that are none are passed over.
-    #[must_use]
     pub fn parse(text: &str) -> Self {
         let range = |line: &str| {
             let mut numbers = line.split_ascii_whitespace().map(|number| number.parse().ok());
@@ -143,7 +141,6 @@ impl UserMap {
     }
 
     /// Whether this id stands for an ordinary user outside, or for none.
-    #[must_use]
     pub fn is_ordinary_outside(&self, uid: u32) -> bool {
         let outside = self.ranges.iter().find_map(|(first, outside, count)| {
             let offset = uid.checked_sub(*first).filter(|offset| offset < count)?;
@@ -183,7 +180,6 @@ impl Trust {
     }
 
     /// Why the processes of this owner do not count, in one sentence; `None` when they do.
-    #[must_use]
     pub fn refusal(&self, owner: &Owner) -> Option<String> {
         if self.cgroups.iter().any(|root| owner.is_below(root)) {
             return None;

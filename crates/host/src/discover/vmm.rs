@@ -8,7 +8,6 @@ use super::facts::{Accel, Vmm};
 
 /// The monitor that these names belong to: `argv0` and the target of `/proc/PID/exe`, either of
 /// which may be missing.
-#[must_use]
 pub fn by_name(argv0: Option<&str>, exe: Option<&str>) -> Option<Vmm> {
     [argv0, exe].into_iter().flatten().find_map(|path| {
         let path = path.strip_suffix(" (deleted)").unwrap_or(path);
@@ -31,7 +30,6 @@ pub fn by_name(argv0: Option<&str>, exe: Option<&str>) -> Option<Vmm> {
 
 /// Whether a command line of `vmm` runs a guest, as far as it can tell: asking for a version or a
 /// list of devices does not, nor does libvirt's probing machine without CPUs.
-#[must_use]
 pub fn runs_guest(vmm: &Vmm, arguments: &[String]) -> bool {
     if ["version", "help", "V", "h"].iter().any(|option| args::has(arguments, option)) {
         return false;
@@ -58,7 +56,6 @@ fn machine_type(arguments: &[String]) -> Option<String> {
 }
 
 /// What the command line says runs the guest; descriptors and thread names know better.
-#[must_use]
 pub fn accel(vmm: &Vmm, arguments: &[String]) -> Accel {
     match vmm {
         Vmm::CloudHypervisor | Vmm::Firecracker => return Accel::Kvm,
@@ -95,7 +92,6 @@ fn by_qemu_system(arguments: &[String]) -> bool {
 
 /// Whether QEMU translates all vCPUs in one thread, by its command line (`thread=single`, or
 /// `-icount`, which implies it).
-#[must_use]
 pub fn one_thread_for_all(arguments: &[String]) -> bool {
     args::has(arguments, "icount")
         || args::values(arguments, "accel")
@@ -103,7 +99,6 @@ pub fn one_thread_for_all(arguments: &[String]) -> bool {
 }
 
 /// Whether QEMU's command line asks for names of threads.
-#[must_use]
 pub fn names_threads(arguments: &[String]) -> bool {
     args::values(arguments, "name")
         .any(|value| args::last(&args::keys(value, "guest"), "debug-threads") == Some("on"))

@@ -147,7 +147,6 @@ pub(super) fn in_copy(root: &Root, reader: &mut Reader) -> Option<Waited> {
 /// The sum over all CPUs of `/proc/schedstat`: time that threads waited to run, in nanoseconds, the
 /// eighth number of each (Documentation/scheduler/sched-stats.rst, versions 15 to 17). `None` where it
 /// is no such file.
-#[must_use]
 pub fn of_all_threads(text: &str) -> Option<Nanos> {
     let mut lines = text.lines();
     let version: u32 = lines.next()?.strip_prefix("version ")?.trim().parse().ok()?;

@@ -58,7 +58,6 @@ impl Code {
 }
 
 /// Whether the code holds a spin hint.
-#[must_use]
 pub fn has_hint(code: &[u8]) -> bool {
     if cfg!(target_arch = "x86_64") {
         // PAUSE (Intel SDM 2B); REP NOP to processors that do not know it.

@@ -61,7 +61,6 @@ pub struct Pause {
 impl Pause {
     /// The part of the cycles that went by in so many hints; none without cycles. What a loop does between
     /// two hints is not in it.
-    #[must_use]
     pub fn part(self, hints: u64, cycles: u64) -> Option<Milli> {
         let spent = u128::from(hints) * u128::from(self.cycles) * 1000;
         let part = spent.checked_div(cycles.into())?;
@@ -92,7 +91,6 @@ pub struct Cpu {
 
 impl CounterTable {
     /// The table of this processor among all that there are.
-    #[must_use]
     pub fn of(cpu: &Cpu) -> Option<Self> {
         let fits = |table: &CounterTable| {
             let model = |range: &(u32, u32)| (range.0..=range.1).contains(&cpu.model);
@@ -104,7 +102,6 @@ impl CounterTable {
     }
 
     /// Its events in the order of [`NAMES`]; `None` for what the processor cannot count.
-    #[must_use]
     pub fn events(&self) -> [Option<HardwareEvent>; 4] {
         [self.fetch_stall, self.fpu_stall, self.l2_miss, self.llc_miss]
     }
@@ -112,7 +109,6 @@ impl CounterTable {
 
 impl HardwareEvent {
     /// The configuration word: bits 8 to 11 of the code are in bits 32 to 35 (x86 `format/event`).
-    #[must_use]
     pub fn config(self) -> u64 {
         let code = u64::from(self.code);
         code & 0xff | u64::from(self.umask) << 8 | (code >> 8 & 0xf) << 32
@@ -179,7 +175,6 @@ pub fn parse(text: &str) -> Result<CounterTable, String> {
 }
 
 /// The first processor of /proc/cpuinfo.
-#[must_use]
 pub fn cpu(cpuinfo: &str) -> Cpu {
     let value = |key: &str| {
         cpuinfo.lines().find_map(|line| {

@@ -64,7 +64,6 @@ pub struct Decoded {
 }
 
 /// Decodes a run of whole records.
-#[must_use]
 pub fn decode(bytes: &[u8]) -> Decoded {
     let mut decoded = Decoded::default();
     let damaged_at = walk(bytes, |record| take(record, &mut decoded));

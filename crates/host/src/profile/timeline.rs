@@ -138,7 +138,6 @@ impl Timeline {
     }
 
     /// What each thread had.
-    #[must_use]
     pub fn threads(&self) -> Vec<ThreadSum> {
         self.threads.values().map(|thread| thread.sum).collect()
     }

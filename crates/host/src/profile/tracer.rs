@@ -206,7 +206,6 @@ impl Tracer {
     }
 
     /// Records that the kernel had no room for.
-    #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }

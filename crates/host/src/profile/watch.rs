@@ -81,7 +81,6 @@ pub struct WatchSample {
 impl ThreadWatch {
     /// A watching of `target` on the running host. What threads did before the first look does not
     /// count; what threads that appear later did, does.
-    #[must_use]
     pub fn new(target: Target) -> Self {
         Self::at(Root::live(), target)
     }
@@ -184,7 +183,6 @@ impl ThreadWatch {
     }
 
     /// What was seen until now, of an application that may use `cpus` CPUs.
-    #[must_use]
     pub fn watched(&self, cpus: u32) -> Watched {
         let alive = self.threads.values().map(|known| known.sum);
         let per_second = system::sysconf(libc::_SC_CLK_TCK, 100);
@@ -209,7 +207,6 @@ impl ThreadWatch {
     }
 
     /// Whether there were more threads or intervals than are kept.
-    #[must_use]
     pub fn overflowed(&self) -> bool {
         self.overflow
     }
@@ -286,7 +283,6 @@ impl ThreadWatch {
 
 /// How often a thread has blocked and been preempted since its start, under `root`; `None` when it is
 /// gone or does not tell.
-#[must_use]
 pub fn switches(root: &Root, pid: u32, tid: Tid) -> Option<(u64, u64)> {
     let path = root.join(format!("proc/{pid}/task/{tid}/status"));
     read(&path, &mut Vec::new()).and_then(proc_text::context_switches)

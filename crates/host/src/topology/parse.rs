@@ -139,7 +139,6 @@ pub struct CpuinfoEntry {
 
 /// `/proc/cpuinfo` as far as it tells places. Blocks without a `processor` number are skipped,
 /// and so are values that are no numbers: other architectures use the same keys for text.
-#[must_use]
 pub fn cpuinfo(text: &str) -> Vec<CpuinfoEntry> {
     let mut entries = Vec::<CpuinfoEntry>::new();
     for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {

@@ -4,15 +4,15 @@
 //! host is booted by it once, as far as it comes without a root file system. The guests of the host need nested
 //! virtualization, too.
 
-use super::emulator::Emulator;
+use super::emulator::{Emulator, INSTALL_QEMU};
 use super::kernel::HostKernel;
 pub use super::machine::AccelKind;
 use super::machine::{Clock, HostMachine};
+use crate::command::{self, read_lossy};
 use crate::error::Error;
-use crate::guest::{INSTALL_QEMU, read_lossy};
 use crate::process::Process;
 use crate::stop::{Stop, TICK};
-use crate::{command, workdir};
+use crate::workdir;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs::{self, File};
@@ -50,13 +50,11 @@ pub struct Accel {
 
 impl Accel {
     /// Software, for this reason.
-    #[must_use]
     pub fn software(why: &str) -> Self {
         Self { kind: AccelKind::Tcg, why: why.to_owned() }
     }
 
     /// In a few words.
-    #[must_use]
     pub fn name(&self) -> &'static str {
         match self.kind {
             AccelKind::Kvm => "KVM",

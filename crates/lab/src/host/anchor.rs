@@ -36,7 +36,6 @@ const KVM: &str = "/dev/kvm";
 /// Makes a VM of one vCPU with an interrupt controller, which is there as long as this process, and switches
 /// tracepoints on for good; what of it this kernel refuses. A mapping holds the VM, not descriptors: by those a
 /// host's VMs are found, and this is none of them.
-#[must_use]
 pub fn hold() -> Vec<Error> {
     let vm = || {
         let kvm = File::options().read(true).write(true).open(KVM)?;

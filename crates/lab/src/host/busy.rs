@@ -23,7 +23,6 @@ pub struct OtherWork {
 
 impl OtherWork {
     /// Measures it for a second; nothing where `/proc/loadavg` cannot be read.
-    #[must_use]
     pub fn measure() -> Option<Self> {
         let mut sum = 0.0;
         let mut load = 0.0;
@@ -46,7 +45,6 @@ impl OtherWork {
     }
 
     /// What to say before a lab begins on a machine of so many CPUs that is not quiet.
-    #[must_use]
     pub fn warning(self, cpus: usize) -> Option<String> {
         (self.runnable > MUCH * cpus as f64).then(|| {
             format!(
@@ -67,7 +65,6 @@ pub struct CpuWait {
 
 impl CpuWait {
     /// Reads `schedstat` of all threads; nothing of a process that is gone.
-    #[must_use]
     pub fn read(pid: u32) -> Self {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         let texts =
@@ -79,7 +76,6 @@ impl CpuWait {
     }
 
     /// The part of the time since then in which they wanted to run and waited, 0 to 1.
-    #[must_use]
     pub fn since(self, before: Self) -> Option<f64> {
         let (run, wait) =
             (self.run.saturating_sub(before.run), self.wait.saturating_sub(before.wait));

@@ -40,7 +40,6 @@ pub struct Answer {
 
 impl Answer {
     /// Standard output as text, bytes that are not UTF-8 replaced.
-    #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
@@ -238,7 +237,6 @@ fn parse_ready(line: &str) -> Option<Ready> {
 }
 
 /// Base64 of RFC 4648, section 4.
-#[must_use]
 pub fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);

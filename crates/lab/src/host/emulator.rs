@@ -10,12 +10,16 @@ use crate::apt::Apt;
 use crate::cache::Cache;
 use crate::command;
 use crate::error::Error;
-use crate::guest::{INSTALL_QEMU, QEMU, no_qemu};
 use crate::stop::Stop;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+
+/// The program that runs machines.
+pub const QEMU: &str = "qemu-system-x86_64";
+/// What to do where it is not.
+pub const INSTALL_QEMU: &str = "install it: apt-get install qemu-system-x86";
 
 /// The least major version that is new enough.
 const LEAST: u32 = 10;
@@ -43,7 +47,6 @@ pub struct Emulator {
 
 impl Emulator {
     /// The command, without the machine's arguments.
-    #[must_use]
     pub fn command(&self) -> Command {
         let mut qemu = Command::new(&self.program);
         for dir in &self.data {
@@ -51,6 +54,11 @@ impl Emulator {
         }
         qemu
     }
+}
+
+/// This machine has no QEMU: what to install.
+pub fn no_qemu() -> Error {
+    Error::missing(format!("no {QEMU} found"), INSTALL_QEMU)
 }
 
 /// The emulator for hosts, fetched if need be.
@@ -62,7 +70,6 @@ pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<E
 }
 
 /// The emulator that [`obtain`] gives without fetching one, if there is any.
-#[must_use]
 pub fn present(cache: &Cache, stop: &Stop) -> Option<Emulator> {
     let own = own(stop)?;
     ready(cache, &own).or(Some(own))
@@ -124,7 +131,7 @@ fn cached(cache: &Cache) -> Option<Emulator> {
 }
 
 /// This machine's own.
-fn own(stop: &Stop) -> Option<Emulator> {
+pub fn own(stop: &Stop) -> Option<Emulator> {
     let (program, _) = programs::find(QEMU).ok()?;
     let version = version_of(&program, stop)?;
     Some(Emulator { program, data: Vec::new(), version })

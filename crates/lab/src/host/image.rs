@@ -8,8 +8,7 @@
 use crate::cache::Cache;
 use crate::cpio::{Archive, Node};
 use crate::error::Error;
-use crate::guest::QEMU;
-use crate::host::emulator::Emulator;
+use crate::host::emulator::{Emulator, QEMU};
 use crate::host::kernel::HostKernel;
 use crate::host::lean;
 use crate::host::programs::{self, Packed};
@@ -56,7 +55,6 @@ pub const GUEST_KERNEL: &str = "lab/kernel";
 
 /// The guests' initramfs in the host: one for those that need no programs, and one for each that
 /// does.
-#[must_use]
 pub fn guest_archive(name: Option<&str>) -> String {
     name.map_or("lab/guest.cpio".to_owned(), |name| format!("lab/guest-{name}.cpio"))
 }
@@ -211,7 +209,6 @@ fn of_kernel(kernel: &HostKernel) -> Result<BTreeMap<String, Content>, Error> {
 }
 
 /// The firmware that an emulator does not find on this machine, with what to do; `None` when all of it is.
-#[must_use]
 pub fn lacks_firmware(emulator: &Emulator) -> Option<Error> {
     FIRMWARE.iter().find_map(|name| firmware(name, &emulator.data).err())
 }

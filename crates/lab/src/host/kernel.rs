@@ -11,7 +11,6 @@ use crate::cache::{Cache, by_version};
 use crate::command;
 use crate::error::Error;
 use crate::image;
-use crate::kernel::newest_in;
 use crate::stop::Stop;
 use std::fs;
 use std::io::{self, Read as _};
@@ -56,7 +55,6 @@ pub struct Series(String);
 
 impl Series {
     /// The series that a path names which is no file: two numbers with a point between.
-    #[must_use]
     pub fn named(path: &Path) -> Option<Self> {
         let name = path.to_str().filter(|_| !path.exists())?;
         let (major, minor) = name.split_once('.')?;
@@ -123,7 +121,6 @@ fn obtain_with(
 }
 
 /// The newest kernel in the cache, without fetching any.
-#[must_use]
 pub fn cached(cache: &Cache) -> Option<HostKernel> {
     cached_in(cache, &kernels(None))
 }
@@ -354,6 +351,18 @@ fn find_module(dir: &Path, name: &str, depth: u32) -> Option<PathBuf> {
         .iter()
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
         .find_map(|entry| find_module(&entry.path(), name, depth + 1))
+}
+
+/// The `vmlinuz-VERSION` with the highest version in `dir`.
+pub fn newest_in(dir: &Path) -> Option<PathBuf> {
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .ok()?
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| name.starts_with("vmlinuz-"))
+        .collect();
+    names.sort_by(|a, b| by_version(a, b));
+    names.pop().map(|name| dir.join(name))
 }
 
 #[cfg(test)]

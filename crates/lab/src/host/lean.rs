@@ -31,7 +31,6 @@ const FOR_TOOLS: [&[u8]; 6] =
 
 /// A program as far as it is loaded: of a release of Instep, which has tables for debuggers, a seventh.
 /// `None` when it has more than these at its end, which it may want to read.
-#[must_use]
 pub fn loaded(program: &[u8]) -> Option<Vec<u8>> {
     let elf = Elf::read(program)?;
     elf.has_nothing_behind_but_for_tools()?.then(|| elf.cut()).flatten()
@@ -126,7 +125,6 @@ pub(super) fn payload(image: &[u8]) -> Option<&[u8]> {
 
 /// The kernel inside a bzImage, if it is compressed by zstd and QEMU can enter it as it is: to unpack
 /// itself takes a guest three seconds.
-#[must_use]
 pub fn kernel(image: &[u8]) -> Option<Vec<u8>> {
     let payload = payload(image)?;
     if !payload.starts_with(&ZSTD) {

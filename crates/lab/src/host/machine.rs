@@ -26,7 +26,6 @@ pub enum Clock {
 
 impl Clock {
     /// What results of this clock show.
-    #[must_use]
     pub fn shows(self) -> &'static str {
         match self {
             Clock::Real => {
@@ -41,7 +40,6 @@ impl Clock {
     }
 
     /// What they cannot show.
-    #[must_use]
     pub fn does_not_show(self) -> &'static str {
         match self {
             Clock::Real => {
@@ -165,7 +163,6 @@ impl HostMachine {
     }
 
     /// Whether Xen runs its guests.
-    #[must_use]
     pub fn is_xen(&self) -> bool {
         self.hypervisor == Hypervisor::Xen
     }
@@ -190,26 +187,22 @@ impl HostMachine {
     }
 
     /// Its sockets.
-    #[must_use]
     pub fn sockets(&self) -> u32 {
         self.sockets.unwrap_or(self.nodes)
     }
 
     /// All its CPUs.
-    #[must_use]
     pub fn cpus(&self) -> u32 {
         self.sockets() * self.cores * self.threads
     }
 
     /// The first and the last CPU of a node.
-    #[must_use]
     pub fn node_cpus(&self, node: u32) -> (u32, u32) {
         let each = self.cpus() / self.nodes;
         (node * each, (node + 1) * each - 1)
     }
 
     /// The first thread of the core of a CPU: CPUs with the same one are siblings.
-    #[must_use]
     pub fn core_of(&self, cpu: u32) -> u32 {
         cpu - cpu % self.threads
     }
@@ -223,7 +216,6 @@ impl HostMachine {
     }
 
     /// QEMU's arguments: console into a file, the lab's port and QMP on sockets.
-    #[must_use]
     pub fn arguments(&self, files: &Files<'_>, accel: AccelKind) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
         let mut put = |flag: &str, value: String| args.extend([flag.to_owned(), value]);

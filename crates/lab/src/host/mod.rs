@@ -21,16 +21,15 @@ pub mod programs;
 pub mod size;
 pub mod xen;
 
-use crate::command;
+use crate::command::{self, read_lossy};
 use crate::error::Error;
-use crate::guest::{INSTALL_QEMU, read_lossy};
 use crate::process::Process;
 use crate::qmp::Qmp;
 use crate::stop::Stop;
 use crate::workdir;
 use accel::AccelKind;
 use channel::{Answer, Channel, Ready, Silence};
-use emulator::Emulator;
+use emulator::{Emulator, INSTALL_QEMU};
 use kernel::HostKernel;
 use machine::{Clock, Files, HostMachine};
 use std::fs::File;
@@ -170,25 +169,21 @@ impl Host {
     }
 
     /// How long it has lived.
-    #[must_use]
     pub fn age(&self) -> Duration {
         self.started.elapsed()
     }
 
     /// The process id of its QEMU.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
     /// Its temporary directory.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// What it has printed so far.
-    #[must_use]
     pub fn console(&self) -> String {
         read_lossy(&self.dir.path().join("console"))
     }

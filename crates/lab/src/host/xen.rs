@@ -103,14 +103,12 @@ pub struct Xen {
 
 impl Xen {
     /// Where a file of dom0 lies inside, if it is one of Xen's libraries.
-    #[must_use]
     pub fn library_inside(&self, file: &Path) -> Option<String> {
         let name = file.strip_prefix(&self.libraries).ok()?;
         Some(format!("{LIBRARIES}/{}", name.display()))
     }
 
     /// The library by which Instep sets what no command of `xl` does; it loads it at run time.
-    #[must_use]
     pub fn toolstack(&self) -> PathBuf {
         self.libraries.join(format!("libxenlight.so.{VERSION}"))
     }
@@ -145,7 +143,6 @@ pub fn check(machine: &HostMachine) -> Result<(), String> {
 }
 
 /// Xen's own command line.
-#[must_use]
 pub fn command_line(machine: &HostMachine) -> String {
     let scheduler = machine.scheduler.map_or("", |scheduler| match scheduler {
         XenScheduler::Credit => " sched=credit",
@@ -155,7 +152,6 @@ pub fn command_line(machine: &HostMachine) -> String {
 }
 
 /// The memory in MiB that a machine has for domains.
-#[must_use]
 pub fn memory_for_domains(machine: &HostMachine) -> u64 {
     machine.memory_mib.saturating_sub(DOM0_MIB + BOOT_MIB)
 }
@@ -178,7 +174,6 @@ pub fn obtain(cache: &Cache, stop: &Stop, say: &mut dyn FnMut(&str)) -> Result<H
 }
 
 /// The newest Xen in the cache, without fetching any.
-#[must_use]
 pub fn cached(cache: &Cache) -> Option<HostKernel> {
     let names = cache.newest_first(CACHED);
     names.iter().find_map(|name| in_directory(&cache.path(CACHED).join(name), name))

@@ -45,7 +45,6 @@ pub struct Act<'a> {
 }
 
 /// Draws a report.
-#[must_use]
 pub fn draw(report: &LabReport, words: &Words<'_>) -> String {
     let title = if words.title.is_empty() { &report.scenario } else { words.title };
     let mut html =

@@ -50,7 +50,6 @@ const BUSY: f64 = 0.05;
 
 impl Speeds {
     /// How far this machine had CPUs for the emulated ones, in a sentence.
-    #[must_use]
     pub fn worth(&self) -> String {
         let percent = self.diluted * 100.0;
         let waited = format!(
@@ -66,7 +65,6 @@ impl Speeds {
     }
 
     /// How many times as fast as in the first phase a guest was in the last one.
-    #[must_use]
     pub fn factor(&self, guest: usize) -> Option<f64> {
         let mean = |phase: Option<&Phase>| phase?.mean.get(guest).copied();
         let (first, last) = (mean(self.phases.first())?, mean(self.phases.last())?);

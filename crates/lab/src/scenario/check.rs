@@ -28,7 +28,6 @@ pub struct Check {
 /// that must run by now ([`Scenario::running_at`]): all of them, where the hold names none.
 ///
 /// [`Scenario::running_at`]: super::Scenario::running_at
-#[must_use]
 pub fn check(
     hold: &Hold,
     seen: &LabObservation,
@@ -213,7 +212,6 @@ fn nodes(guest: &GuestSeen) -> String {
 }
 
 /// A result.
-#[must_use]
 pub fn result(what: &str, about: &str, held: bool, found: String) -> Check {
     Check { what: what.to_owned(), about: about.to_owned(), held, found }
 }

@@ -48,7 +48,6 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
 }
 
 /// The script that starts a domain; it returns when Xen runs it. Xen places it: no CPU is named.
-#[must_use]
 pub(super) fn start(guest: &GuestPlan) -> String {
     let (name, load) = (&guest.name, base64(guest.load.as_bytes()));
     let (vcpus, memory, touch) = (guest.vcpus, guest.memory_mib, guest.touch_mib);
@@ -64,13 +63,11 @@ pub(super) fn start(guest: &GuestPlan) -> String {
 }
 
 /// The script by which a step ends a domain, which must be there. Its console stays, with what its load said.
-#[must_use]
 pub(super) fn destroy(name: &str) -> String {
     format!("xl destroy {name}\n")
 }
 
 /// The script that ends a domain, which may have gone by itself; its console is kept beside the next one's.
-#[must_use]
 pub(super) fn end(name: &str) -> String {
     format!(
         "cd /run/lab\n! xl domid {name} >/dev/null 2>&1 || xl destroy {name} || exit 1\n\

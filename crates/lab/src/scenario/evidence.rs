@@ -65,7 +65,6 @@ pub struct ThreadSeen {
 
 impl ThreadSeen {
     /// The CPU it ran on last; of one that was bound elsewhere and has slept since, where it will run.
-    #[must_use]
     pub fn home_cpu(&self) -> u32 {
         match self.allowed.first() {
             Some(first) if !self.allowed.contains(&self.cpu) => *first,
@@ -81,7 +80,6 @@ impl GuestSeen {
     }
 
     /// The one node its vCPUs are confined to, if they are.
-    #[must_use]
     pub fn home(&self) -> Option<u32> {
         match self.nodes.as_slice() {
             [node] => Some(*node),
@@ -91,7 +89,6 @@ impl GuestSeen {
 }
 
 /// The script that prints the evidence about these guests.
-#[must_use]
 pub fn script(guests: &[GuestPlan]) -> String {
     // Few processes for each guest: starting one takes long on emulated CPUs that are busy.
     let mut script = String::from("exec 2>/dev/null\n");
@@ -116,7 +113,6 @@ pub fn script(guests: &[GuestPlan]) -> String {
 }
 
 /// Reads what [`script`] printed; lines of another shape are left out.
-#[must_use]
 pub fn parse(text: &str, host: &HostMachine) -> LabObservation {
     let mut seen = LabObservation::default();
     let mut threads: BTreeMap<u32, ThreadSeen> = BTreeMap::new();

@@ -32,7 +32,6 @@ const COMMAND_LINE: &str = "console=ttyS0 maxcpus=1 lpj=20000000 quiet panic=-1 
 const KERNEL: &str = "/run/lab/kernel";
 
 /// The script that puts [`KERNEL`] there.
-#[must_use]
 pub fn kernel() -> String {
     format!("cp /{GUEST_KERNEL} {KERNEL}\n")
 }
@@ -42,13 +41,11 @@ pub const PANICKED: u32 = 42;
 
 /// Whether a guest is started, and ends, before the host answers: a process under counted time. So
 /// nothing from outside comes in meanwhile, and every run is the same.
-#[must_use]
 pub fn is_sealed(guest: &GuestPlan, host: &HostMachine) -> bool {
     guest.process && !guest.later && host.clock == Clock::Counted
 }
 
 /// The script that runs all sealed guests side by side to their ends; `None` without any.
-#[must_use]
 pub fn sealed(guests: &[GuestPlan], host: &HostMachine) -> Option<String> {
     let scripts = guests.iter().filter(|guest| is_sealed(guest, host)).map(|g| start(g, host));
     let all: String = scripts.collect();
@@ -56,7 +53,6 @@ pub fn sealed(guests: &[GuestPlan], host: &HostMachine) -> Option<String> {
 }
 
 /// The script that starts a guest; it returns at once.
-#[must_use]
 pub fn start(guest: &GuestPlan, host: &HostMachine) -> String {
     if host.is_xen() {
         return domains::start(guest);
@@ -159,7 +155,6 @@ fn arguments(guest: &GuestPlan) -> Vec<String> {
 
 /// The script that waits until these guests' loads run. It empties their kernel then, which none of them
 /// reads again: they end where others are reset (`-no-reboot`).
-#[must_use]
 pub fn wait_ready(names: &[&str]) -> String {
     format!(
         "cd /run/lab\nfor g in {}; do\n\
@@ -177,7 +172,6 @@ pub fn wait_ready(names: &[&str]) -> String {
 
 /// The script that freezes each of these guests soon after it is up, so that others boot beside it as
 /// quickly as alone. It returns at once; each guest needs a cgroup of its own.
-#[must_use]
 pub fn freeze_when_up(names: &[&str]) -> String {
     format!(
         "for g in {}; do\n(\n  until grep -q '{READY}' /run/lab/$g.console 2>/dev/null; do \
@@ -188,14 +182,12 @@ pub fn freeze_when_up(names: &[&str]) -> String {
 }
 
 /// The script that prints the names of those guests that are not up.
-#[must_use]
 pub fn not_up(names: &[&str]) -> String {
     let names = names.join(" ");
     format!("cd /run/lab\nfor g in {names}; do grep -q '{READY}' $g.console || echo $g; done\n")
 }
 
 /// The script that prints `NAME STATUS` of each of these guests whose QEMU has ended.
-#[must_use]
 pub fn ended(names: &[&str]) -> String {
     let names = names.join(" ");
     format!(
@@ -205,7 +197,6 @@ pub fn ended(names: &[&str]) -> String {
 
 /// How a guest died of what nobody asked for, by its QEMU's exit status: who was killed was ended by
 /// somebody, or out of memory.
-#[must_use]
 pub fn died(status: &str) -> Option<String> {
     let status: i32 = status.parse().ok()?;
     // A shell adds 128 to a signal; wait(2) has signals below and statuses above 8 bits.
@@ -213,7 +204,6 @@ pub fn died(status: &str) -> Option<String> {
 }
 
 /// The script that ends a guest and waits until it is gone; its console is kept beside the next one's.
-#[must_use]
 pub fn end(name: &str, host: &HostMachine) -> String {
     if host.is_xen() {
         return domains::end(name);
@@ -227,7 +217,6 @@ pub fn end(name: &str, host: &HostMachine) -> String {
 
 /// The script that moves a guest that is up to where it shall start; `None` when anywhere will do. It
 /// fails, and says why, when a vCPU thread was not found or a thread cannot be moved.
-#[must_use]
 pub fn place(guest: &GuestPlan, host: &HostMachine) -> Option<String> {
     let all = mask(0..=host.cpus() - 1);
     let (name, start) = (&guest.name, &guest.start);

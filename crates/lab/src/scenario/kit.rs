@@ -230,13 +230,11 @@ pub struct Running {
 
 impl Running {
     /// Hosts and guests that hung or died at boot and were started again, once for each time.
-    #[must_use]
     pub fn restarted(&self) -> &[String] {
         &self.restarted
     }
 
     /// How long host and guests took until they were up, in seconds of this machine.
-    #[must_use]
     pub fn up_after(&self) -> f64 {
         self.seconds.host_up + self.seconds.guests_up
     }

@@ -197,14 +197,12 @@ impl Scenario {
     }
 
     /// The guest of this name.
-    #[must_use]
     pub fn guest_named(&self, name: &str) -> Option<&GuestPlan> {
         self.guest.iter().find(|guest| guest.name == name)
     }
 
     /// The guests that run when the step of this index (from 0) begins: those that were started and
     /// that no step has ended.
-    #[must_use]
     pub fn running_at(&self, index: usize) -> Vec<&GuestPlan> {
         let before = &self.step[..index.min(self.step.len())];
         let runs = |guest: &&GuestPlan| {

@@ -107,7 +107,6 @@ pub struct MemorySample {
 
 impl LabSample {
     /// What an observation says of memory.
-    #[must_use]
     pub fn of(seen: &LabObservation, seconds: f64) -> Self {
         let guests = seen.guests.iter().map(|guest| MemorySample {
             name: guest.name.clone(),
@@ -142,7 +141,6 @@ pub struct StepReport {
 }
 
 /// A command's output: one JSON document, or lines that are JSON each, or else text.
-#[must_use]
 pub fn as_value(text: &str) -> Value {
     if let Ok(value) = serde_json::from_str(text) {
         return value;
@@ -155,7 +153,6 @@ pub fn as_value(text: &str) -> Value {
 }
 
 /// The lines of a console that are JSON objects.
-#[must_use]
 pub fn json_lines(console: &str) -> Vec<Value> {
     let objects = console.lines().map(str::trim).filter(|line| line.starts_with('{'));
     objects.filter_map(|line| serde_json::from_str(line).ok()).collect()

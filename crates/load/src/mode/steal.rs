@@ -59,7 +59,6 @@ pub enum Part {
 
 impl Part {
     /// Of so many.
-    #[must_use]
     pub fn of(self, children: u32) -> u32 {
         match self {
             Self::Larger => children.div_ceil(2),

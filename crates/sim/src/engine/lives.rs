@@ -18,7 +18,6 @@ impl Life {
     pub const WHOLE: Self = Self { from: 0, until: u64::MAX };
 
     /// Nanoseconds of it between two moments.
-    #[must_use]
     pub fn within(self, from: u64, until: u64) -> u64 {
         self.until.min(until).saturating_sub(self.from.max(from))
     }

@@ -277,7 +277,6 @@ impl Thread {
 impl Engine {
     /// A simulation at its beginning. With a scheduler for the bare machine the caller gives every
     /// thread a vCPU.
-    #[must_use]
     pub fn new(setup: Setup, sched: Box<dyn Scheduler>) -> Self {
         let cpus = setup.host.cpus();
         let threads: usize = setup.vms.iter().map(|vm| vm.workload.threads.len()).sum();
@@ -408,7 +407,6 @@ impl Engine {
     }
 
     /// Runs to the end.
-    #[must_use]
     pub fn run(mut self) -> RunTotals {
         self.begin();
         let end = self.end;
@@ -463,25 +461,21 @@ impl Engine {
     }
 
     /// The time, nanoseconds since the start.
-    #[must_use]
     pub fn now(&self) -> u64 {
         self.desk.now
     }
 
     /// Events so far.
-    #[must_use]
     pub fn events(&self) -> u64 {
         self.events
     }
 
     /// What is on the scheduler's desk: for checkers.
-    #[must_use]
     pub fn desk(&self) -> &Desk {
         &self.desk
     }
 
     /// The scheduler, to be asked what it knows.
-    #[must_use]
     pub fn scheduler(&self) -> &dyn Scheduler {
         &*self.sched
     }
@@ -509,7 +503,6 @@ impl Engine {
     }
 
     /// Ends a simulation before or at its end.
-    #[must_use]
     pub fn finish(mut self) -> RunTotals {
         self.desk.now = self.desk.now.max(self.end);
         self.sum_up()

@@ -185,26 +185,13 @@ impl Engine {
                 continue;
             }
             let memory = placer.memory[vm].iter().zip(&desk.host.node_ids);
+            let (id, all) = (VmId(vm as u32), placer.placement.topology.all_cpus());
             vms.push(Vm {
-                id: VmId(vm as u32),
-                start_ticks: 0,
-                uuid: None,
-                name: self.names[vm].clone(),
-                vcpus,
-                emulators: Vec::new(),
                 memory: memory.map(|(bytes, node)| (*node, Bytes(*bytes))).collect(),
-                cpuset: placer.placement.topology.all_cpus(),
-                memory_bound: None,
                 preferred: placer.preferred[vm].clone(),
-                soft: None,
-                guest_threads_per_core: 1,
-                guest_nodes: Vec::new(),
                 weight: this.weight,
-                quota: None,
-                devices: Vec::new(),
-                throttled: Nanos(0),
-                noise: None,
                 placed: placer.placed[vm].clone(),
+                ..Vm::new(id, self.names[vm].clone(), vcpus, all)
             });
         }
         Snapshot {

@@ -143,7 +143,6 @@ pub struct RunTotals {
 impl RunTotals {
     /// Throughput of a VM in thousandths of a unit a second. Work that programs do not count
     /// counts in microseconds.
-    #[must_use]
     pub fn throughput_milli(&self, vm: usize) -> u64 {
         let tally = &self.vms[vm].2;
         let micros = tally.done / u128::from(ONE * 1000);
@@ -153,7 +152,6 @@ impl RunTotals {
     }
 
     /// Mean competing modules in millionths.
-    #[must_use]
     pub fn competing_micro(&self) -> u64 {
         let mean = self.host.competing / u128::from(self.duration.max(1));
         u64::try_from(mean).unwrap_or(u64::MAX)

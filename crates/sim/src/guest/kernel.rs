@@ -68,7 +68,6 @@ impl GuestVcpu {
 
 /// Where a woken thread goes that last ran on `home`: there if it is idle, else to the idle vCPU
 /// that follows, else home.
-#[must_use]
 pub fn place(vcpus: &[GuestVcpu], home: usize) -> usize {
     let count = vcpus.len();
     (0..count)
@@ -78,7 +77,6 @@ pub fn place(vcpus: &[GuestVcpu], home: usize) -> usize {
 }
 
 /// The vCPU with the longest queue, for one that is idle to take from.
-#[must_use]
 pub fn busiest(vcpus: &[GuestVcpu]) -> Option<usize> {
     let longest = vcpus.iter().enumerate().filter(|(_, vcpu)| vcpu.queued > 0);
     longest.max_by_key(|(at, vcpu)| (vcpu.queued, u32::MAX - *at as u32)).map(|(at, _)| at)

@@ -25,7 +25,6 @@ pub struct Links(Vec<u32>);
 
 impl Links {
     /// Links of so many threads, none in a list.
-    #[must_use]
     pub fn new(threads: usize) -> Self {
         Self(vec![NONE; threads])
     }
@@ -34,7 +33,6 @@ impl Links {
 impl List {
     /// Whether nobody is in it.
     #[inline]
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.head == NONE
     }
@@ -133,7 +131,6 @@ pub struct Objects {
 
 impl Objects {
     /// What `workload` shares, before anything ran.
-    #[must_use]
     pub fn new(workload: &Workload) -> Self {
         let barrier = |plan: &BarrierPlan| Barrier {
             plan: *plan,

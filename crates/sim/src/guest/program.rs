@@ -166,7 +166,6 @@ impl Workload {
     }
 
     /// Whether what threads of this program do is throughput.
-    #[must_use]
     pub fn measures(&self, program: usize) -> bool {
         self.measured.is_none_or(|end| program < end)
     }

@@ -1,9 +1,11 @@
 //! Profiles of applications: what their work is bound by, and for whole programs what they run.
 
-use super::Given;
+use super::{Given, whole};
 use crate::params::Profile;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
+use toml::{Table, Value};
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => {
@@ -39,35 +41,26 @@ struct File {
     profile: Vec<Entry>,
 }
 
+/// One of its profiles; a number of no known name is refused by [`Profile`].
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Entry {
     name: String,
     about: String,
     like: Option<Given<String>>,
-    fetch: Option<Given<u32>>,
-    fpu: Option<Given<u32>>,
-    l2: Option<Given<u32>>,
-    llc: Option<Given<u32>>,
-    memory: Option<Given<u32>>,
-    misses_ms: Option<Given<u64>>,
-    mlp_tenths: Option<Given<u32>>,
-    set: Option<Given<String>>,
-    mib_s: Option<Given<u64>>,
     load: Option<Given<String>>,
+    #[serde(flatten)]
+    numbers: BTreeMap<String, Given<Value>>,
 }
 
 /// All profiles, in the order in which simulations number them.
 ///
 /// # Panics
 /// Never: the files are built in, and a test reads them.
-#[must_use]
 pub fn applications() -> Vec<Application> {
     KNOWN.as_ref().expect("the built-in files are read by a test").clone()
 }
 
 /// The profile of this name and its number.
-#[must_use]
 pub fn application(name: &str) -> Option<(usize, &'static Application)> {
     let known = KNOWN.as_ref().ok()?;
     known.iter().enumerate().find(|(_, one)| one.profile.name == name)
@@ -90,7 +83,7 @@ fn read() -> Result<Vec<Application>, String> {
 }
 
 fn one(entry: Entry, known: &[Application]) -> Result<Application, String> {
-    let mut profile = match entry.like {
+    let base = match entry.like {
         None => Profile::bound("", [0; 5]),
         Some(like) => {
             let name = like.checked("like")?;
@@ -98,44 +91,22 @@ fn one(entry: Entry, known: &[Application]) -> Result<Application, String> {
             found.ok_or_else(|| format!("like {name}: there is none"))?.profile.clone()
         }
     };
-    profile.name = entry.name;
-    let mut chosen = Vec::new();
-    let mut note = |place: &str, source: &str| {
-        if super::after_results(source) {
-            chosen.push(format!("{place}: {source}"));
-        }
-    };
-    let bounds = [
-        (entry.fetch, &mut profile.fetch, "fetch"),
-        (entry.fpu, &mut profile.fpu, "fpu"),
-        (entry.l2, &mut profile.l2, "l2"),
-        (entry.llc, &mut profile.llc, "llc"),
-        (entry.memory, &mut profile.memory, "memory"),
-        (entry.mlp_tenths, &mut profile.mlp_tenths, "mlp_tenths"),
-    ];
-    for (given, bound, place) in bounds {
-        if let Some(given) = given {
-            note(place, &given.source);
-            *bound = given.checked(place)?;
-        }
+    let mut profile = Table::try_from(base).map_err(|error| error.to_string())?;
+    profile.insert("name".to_owned(), entry.name.into());
+    let load = entry.load.iter().map(|load| ("load", load.source.as_str()));
+    let numbers = entry.numbers.iter().map(|(word, given)| (word.as_str(), given.source.as_str()));
+    let after_results = numbers.chain(load).filter(|(_, source)| super::after_results(source));
+    let chosen = after_results.map(|(place, source)| format!("{place}: {source}")).collect();
+    for (word, given) in entry.numbers {
+        let (word, number) = match (word.as_str(), given.checked(&word)?) {
+            ("set", Value::String(size)) => {
+                ("set_kib".to_owned(), whole(crate::scenario::size(&size)? / 1024)?)
+            }
+            (_, number) => (word, number),
+        };
+        profile.insert(word, number);
     }
-    if let Some(set) = entry.set {
-        note("set", &set.source);
-        profile.set_kib = crate::scenario::size(&set.checked("set")?)? / 1024;
-    }
-    let amounts = [
-        (entry.misses_ms, &mut profile.misses_ms, "misses_ms"),
-        (entry.mib_s, &mut profile.mib_s, "mib_s"),
-    ];
-    for (given, amount, place) in amounts {
-        if let Some(given) = given {
-            note(place, &given.source);
-            *amount = given.checked(place)?;
-        }
-    }
-    if let Some(load) = &entry.load {
-        note("load", &load.source);
-    }
+    let profile = profile.try_into().map_err(|error| error.to_string())?;
     let load = entry.load.map(|load| load.checked("load")).transpose()?;
     Ok(Application { profile, about: entry.about, load, chosen })
 }

@@ -1,8 +1,11 @@
 //! Machines: costs, contention and, for a real one, its shape.
 
-use super::{Given, nanoseconds};
-use crate::params::{Contention, Costs, GuestTick, HaltPolling, MemoryTimes, Noise, Params};
+use super::{Given, nanoseconds, whole};
+use crate::params::{
+    Contention, Costs, GuestTick, HaltPolling, LinuxRelease, MemoryTimes, Noise, Params, XenRelease,
+};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use toml::{Table, Value};
 
 macro_rules! files {
@@ -34,7 +37,8 @@ pub fn machine_names() -> impl Iterator<Item = &'static str> {
 }
 
 /// A machine's shape, as far as it has one: the words of a scenario's host.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Shape {
     /// NUMA nodes.
     pub nodes: Option<u32>,
@@ -52,112 +56,42 @@ pub struct Shape {
     pub memory: Option<String>,
 }
 
+/// A machine's file without the sources ([`without_sources`]).
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    #[serde(rename = "about")]
-    _about: String,
-    #[serde(rename = "like")]
-    _like: Option<String>,
     #[serde(default)]
-    host: HostPart,
-    xen: ReleasePart,
-    linux: ReleasePart,
-    costs: CostsPart,
-    polling: PollingPart,
-    spinning: SpinningPart,
-    noise: NoisePart,
-    contention: ContentionPart,
-    memory: MemoryPart,
+    host: Shape,
+    xen: Scheduler<XenRelease>,
+    linux: Scheduler<LinuxRelease>,
+    costs: Costs,
+    polling: HaltPolling,
+    spinning: Spinning,
+    noise: Noise,
+    contention: Contention,
+    memory: MemoryTimes,
     guest: GuestPart,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct HostPart {
-    nodes: Option<Given<u32>>,
-    sockets: Option<Given<u32>>,
-    cores: Option<Given<u32>>,
-    threads: Option<Given<u32>>,
-    caches: Option<Given<u32>>,
-    distance: Option<Given<u32>>,
-    memory: Option<Given<String>>,
+struct Scheduler<Release> {
+    release: Release,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ReleasePart {
-    release: Given<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CostsPart {
-    context_switch: Given<String>,
-    migrate_llc: Given<String>,
-    migrate_far: Given<String>,
-    idle_exit: Given<String>,
-    ipi_exit: Given<String>,
-    halt: Given<String>,
-    resume: Given<String>,
-    futex: Given<String>,
-    line: Given<String>,
-    tick: Given<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PollingPart {
-    max: Given<String>,
-    start: Given<String>,
-    grow: Given<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SpinningPart {
-    ple_window: Given<String>,
-    ple_user: Given<bool>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NoisePart {
-    on: Given<bool>,
-    bound: Given<String>,
-    roaming: Given<String>,
-    wait: Given<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ContentionPart {
-    fetch: Given<u64>,
-    fpu: Given<u64>,
-    l2: Given<u64>,
-    any: Given<u64>,
-    llc: Given<String>,
-    llc_miss: Given<u64>,
-    node_mib_s: Given<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MemoryPart {
-    latency: Given<String>,
-    remote: Given<String>,
-    service: Given<String>,
-    in_flight_tenths: Given<u64>,
-    link_mib_s: Given<u64>,
-    warmth: Given<bool>,
+struct Spinning {
+    ple_window: u64,
+    ple_user: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GuestPart {
-    virtualisation: Given<u64>,
-    tick: Given<String>,
-    tick_cost: Given<String>,
+    virtualisation: u64,
+    tick: u64,
+    tick_cost: u64,
 }
 
 /// The numbers of a machine.
@@ -182,10 +116,29 @@ pub fn machine_with(name: &str, numbers: &Table) -> Result<Params, String> {
         for (word, value) in words.as_table().ok_or_else(|| no(part))? {
             let given = table.get_mut(part).and_then(|part| part.get_mut(word)?.get_mut("is"));
             let given = given.filter(|_| part != "host");
-            *given.ok_or_else(|| no(&format!("{part}.{word}")))? = value.clone();
+            let given = given.ok_or_else(|| no(&format!("{part}.{word}")))?;
+            if !given.same_type(value) {
+                let (is, wanted) = (value.type_str(), given.type_str());
+                return Err(format!("machine {name}: {part}.{word} is no {wanted}, but {is}"));
+            }
+            *given = value.clone();
         }
     }
-    params(name, file(name, table)?).map_err(|what| format!("machine {name}: {what}"))
+    let file = file(name, table)?;
+    Ok(Params {
+        machine: name.to_owned(),
+        xen: file.xen.release,
+        linux: file.linux.release,
+        costs: file.costs,
+        polling: file.polling,
+        ple_window: file.spinning.ple_window,
+        ple_user: file.spinning.ple_user,
+        noise: file.noise,
+        contention: file.contention,
+        memory: file.memory,
+        virtualisation: file.guest.virtualisation,
+        guest_tick: GuestTick { period: file.guest.tick, cost: file.guest.tick_cost },
+    })
 }
 
 /// The shape of a machine.
@@ -193,17 +146,7 @@ pub fn machine_with(name: &str, numbers: &Table) -> Result<Params, String> {
 /// # Errors
 /// When there is none of this name.
 pub fn shape_of(name: &str) -> Result<Shape, String> {
-    let host = read(name)?.host;
-    let number = |given: Option<Given<u32>>| given.map(|given| given.is);
-    Ok(Shape {
-        nodes: number(host.nodes),
-        sockets: number(host.sockets),
-        cores: number(host.cores),
-        threads: number(host.threads),
-        caches: number(host.caches),
-        distance: number(host.distance),
-        memory: host.memory.map(|given| given.is),
-    })
+    Ok(file(name, table(name, DEEPEST)?)?.host)
 }
 
 /// Numbers of a machine that were chosen after results had been seen, in order of place: place and
@@ -244,12 +187,31 @@ pub fn assumed(name: &str) -> Result<Vec<(String, Value, String)>, String> {
     Ok(all)
 }
 
-fn read(name: &str) -> Result<File, String> {
-    file(name, table(name, DEEPEST)?)
+fn file(name: &str, table: Table) -> Result<File, String> {
+    let wrong = |what: String| format!("machine {name}: {what}");
+    let plain = Value::Table(without_sources(table).map_err(wrong)?);
+    plain.try_into().map_err(|error: toml::de::Error| wrong(error.to_string()))
 }
 
-fn file(name: &str, table: Table) -> Result<File, String> {
-    Value::Table(table).try_into().map_err(|error| format!("machine {name}: {error}"))
+/// The numbers alone, each of which must have named its source: times in nanoseconds, the size of a cache in KiB.
+fn without_sources(table: Table) -> Result<Table, String> {
+    let parts = table.into_iter().filter(|(part, _)| !["about", "like"].contains(&part.as_str()));
+    let plain = |(part, words): (String, Value)| {
+        let words: BTreeMap<String, Given<Value>> =
+            words.try_into().map_err(|error| format!("{part}: {error}"))?;
+        let number = |(word, given): (String, Given<Value>)| {
+            let given = given.checked(&format!("{part}.{word}"))?;
+            let number = match (part.as_str(), given.as_str()) {
+                ("host" | "xen" | "linux", _) | (_, None) => given,
+                ("contention", Some(text)) => whole(crate::scenario::size(text)? / 1024)?,
+                (_, Some(text)) => whole(nanoseconds(text)?)?,
+            };
+            Ok((word, number))
+        };
+        let words = words.into_iter().map(number).collect::<Result<Table, String>>()?;
+        Ok((part, Value::Table(words)))
+    };
+    parts.map(plain).collect()
 }
 
 /// The file's table over that of what it is like; a shape is nobody else's.
@@ -273,64 +235,4 @@ fn table(name: &str, deepest: usize) -> Result<Table, String> {
         }
     }
     Ok(whole)
-}
-
-fn params(name: &str, file: File) -> Result<Params, String> {
-    let time = |given: Given<String>, place: &str| nanoseconds(&given.checked(place)?);
-    let (costs, polling, noise) = (file.costs, file.polling, file.noise);
-    let (spinning, contention, memory) = (file.spinning, file.contention, file.memory);
-    let guest = file.guest;
-    let llc = contention.llc.checked("contention.llc")?;
-    Ok(Params {
-        machine: name.to_owned(),
-        xen: file.xen.release.checked("xen.release")?.parse()?,
-        linux: file.linux.release.checked("linux.release")?.parse()?,
-        costs: Costs {
-            context_switch: time(costs.context_switch, "costs.context_switch")?,
-            migrate_llc: time(costs.migrate_llc, "costs.migrate_llc")?,
-            migrate_far: time(costs.migrate_far, "costs.migrate_far")?,
-            idle_exit: time(costs.idle_exit, "costs.idle_exit")?,
-            ipi_exit: time(costs.ipi_exit, "costs.ipi_exit")?,
-            halt: time(costs.halt, "costs.halt")?,
-            resume: time(costs.resume, "costs.resume")?,
-            futex: time(costs.futex, "costs.futex")?,
-            line: time(costs.line, "costs.line")?,
-            tick: time(costs.tick, "costs.tick")?,
-        },
-        polling: HaltPolling {
-            max: time(polling.max, "polling.max")?,
-            start: time(polling.start, "polling.start")?,
-            grow: polling.grow.checked("polling.grow")?,
-        },
-        ple_window: time(spinning.ple_window, "spinning.ple_window")?,
-        ple_user: spinning.ple_user.checked("spinning.ple_user")?,
-        noise: Noise {
-            on: noise.on.checked("noise.on")?,
-            bound: time(noise.bound, "noise.bound")?,
-            roaming: time(noise.roaming, "noise.roaming")?,
-            wait: time(noise.wait, "noise.wait")?,
-        },
-        contention: Contention {
-            fetch: contention.fetch.checked("contention.fetch")?,
-            fpu: contention.fpu.checked("contention.fpu")?,
-            l2: contention.l2.checked("contention.l2")?,
-            any: contention.any.checked("contention.any")?,
-            llc_kib: crate::scenario::size(&llc)? / 1024,
-            llc_miss: contention.llc_miss.checked("contention.llc_miss")?,
-            node_mib_s: contention.node_mib_s.checked("contention.node_mib_s")?,
-        },
-        memory: MemoryTimes {
-            latency: time(memory.latency, "memory.latency")?,
-            remote: time(memory.remote, "memory.remote")?,
-            service: time(memory.service, "memory.service")?,
-            in_flight_tenths: memory.in_flight_tenths.checked("memory.in_flight_tenths")?,
-            link_mib_s: memory.link_mib_s.checked("memory.link_mib_s")?,
-            warmth: memory.warmth.checked("memory.warmth")?,
-        },
-        virtualisation: guest.virtualisation.checked("guest.virtualisation")?,
-        guest_tick: GuestTick {
-            period: time(guest.tick, "guest.tick")?,
-            cost: time(guest.tick_cost, "guest.tick_cost")?,
-        },
-    })
 }

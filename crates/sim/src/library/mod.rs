@@ -17,6 +17,7 @@ pub use machines::assumed;
 pub use machines::{Shape, chosen, machine, machine_names, machine_with, shape_of};
 
 use serde::Deserialize;
+use toml::Value;
 
 /// A value and where it is from.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -45,6 +46,11 @@ fn after_results(source: &str) -> bool {
 fn nanoseconds(text: &str) -> Result<u64, String> {
     let time = crate::scenario::load::duration(text)?;
     u64::try_from(time.as_nanos()).map_err(|_| format!("{text}: too long"))
+}
+
+/// A number as TOML has it.
+fn whole(number: u64) -> Result<Value, String> {
+    i64::try_from(number).map(Value::Integer).map_err(|_| format!("{number} is too large"))
 }
 
 #[cfg(test)]

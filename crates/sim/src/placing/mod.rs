@@ -62,7 +62,6 @@ impl Rule {
     ];
 
     /// Its name.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Rule::Policy(policy) => policy.as_str(),
@@ -112,14 +111,12 @@ impl Contest {
     }
 
     /// The plan that is simulated, before anything is placed.
-    #[must_use]
     pub fn plan(&self) -> &SimulationPlan {
         &self.plan
     }
 
     /// The host with loads as they were drawn, each up to 5 % off: what a policy sees that is given
     /// nothing but what a VM is expected to do.
-    #[must_use]
     pub fn expected(&self) -> Snapshot {
         let window = LOADS[1] - LOADS[0];
         let load = |(vm, milli): (usize, &u64)| {
@@ -132,7 +129,6 @@ impl Contest {
     }
 
     /// The host after a policy was given [`expected`](Self::expected), and what it is given then.
-    #[must_use]
     pub fn after(&self, policy: PolicyName) -> Snapshot {
         let mut snapshot = self.expected();
         let mut state = self.start.clone();
@@ -240,7 +236,6 @@ impl Contest {
     }
 
     /// What each VM does alone, under the default scheduler.
-    #[must_use]
     pub fn alone(&self) -> Vec<Alone> {
         let one = |vm: usize| {
             let mut plan = self.plan.only(vm);

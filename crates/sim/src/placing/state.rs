@@ -58,35 +58,15 @@ impl State {
         let all = plan.topology.all_cpus();
         let mut tids = 0..;
         let mut vcpu = |(index, [busy, steal]): (usize, &[u64; 2])| Vcpu {
-            index: index as u32,
-            tid: Tid(tids.next().unwrap_or(0)),
-            start_ticks: 0,
-            cpu: None,
-            allowed: all.clone(),
-            initial: all.clone(),
             busy: Nanos(*busy),
             steal: Nanos(*steal),
+            ..Vcpu::new(index as u32, Tid(tids.next().unwrap_or(0)), all.clone())
         };
-        let vm = |(at, loads): (usize, &Vec<[u64; 2]>)| Vm {
-            id: VmId(at as u32),
-            start_ticks: 0,
-            uuid: None,
-            name: plan.setup.vms[at].name.clone(),
-            vcpus: loads.iter().enumerate().map(&mut vcpu).collect(),
-            emulators: Vec::new(),
-            memory: Default::default(),
-            cpuset: all.clone(),
-            memory_bound: None,
-            preferred: None,
-            soft: None,
-            guest_threads_per_core: 1,
-            guest_nodes: Vec::new(),
-            weight: plan.setup.vms[at].weight,
-            quota: None,
-            devices: Vec::new(),
-            throttled: Nanos(0),
-            noise: None,
-            placed: NodeSet::new(),
+        let vm = |(at, loads): (usize, &Vec<[u64; 2]>)| {
+            let vcpus = loads.iter().enumerate().map(&mut vcpu).collect();
+            let setup = &plan.setup.vms[at];
+            let weight = setup.weight;
+            Vm { weight, ..Vm::new(VmId(at as u32), setup.name.clone(), vcpus, all.clone()) }
         };
         let mut snapshot = Snapshot {
             at: Nanos(window),

@@ -185,7 +185,6 @@ fn ratio(part: u64, whole: u64) -> f64 {
 
 impl SimulationReport {
     /// The report of a run; `alone` is what each VM does alone, as far as that was simulated.
-    #[must_use]
     pub fn new(plan: &SimulationPlan, observed: &Observed, alone: &[Option<Alone>]) -> Self {
         let outcome = &observed.outcome;
         let (shares, by_weight) = (plan.fair_shares(alone), plan.by_weight());

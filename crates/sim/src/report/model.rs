@@ -28,7 +28,6 @@ pub struct LagModel {
 
 impl LagModel {
     /// The model for `work_ns` of work of the busiest thread; nothing for no work or no rate.
-    #[must_use]
     pub fn new(quantum_ns: u64, rate: f64, work_ns: f64, lag_ns: u64) -> Option<Self> {
         let quantum = quantum_ns as f64;
         let (e_t, lag) = (work_ns / quantum, lag_ns as f64 / quantum);
@@ -53,7 +52,6 @@ fn t_parallel(lag: f64, e_t: f64, rate: f64) -> f64 {
 /// The mean over allocation periods of min(1, used / share): *efficiency* of what the VM used in the
 /// run, *potential* of what it uses alone (systems.md, 5). Spinning is no use. `share` in CPUs; nothing
 /// without a period.
-#[must_use]
 pub fn part_of_share(used: &[u64], share: f64) -> Option<f64> {
     let due = share * PERIOD_NS as f64;
     let parts = used.iter().map(|used| if due > 0.0 { (*used as f64 / due).min(1.0) } else { 1.0 });
@@ -63,7 +61,6 @@ pub fn part_of_share(used: &[u64], share: f64) -> Option<f64> {
 /// The type of an application, 1 to 4 (systems.md, 5), by what it does alone: mean threads that make
 /// progress, blocked waits for siblings a second of each of its `threads`; `slice_ns` is a thread's
 /// time in an allocation period.
-#[must_use]
 pub fn type_of(parallelism: f64, sync_hz: f64, threads: usize, slice_ns: f64) -> u8 {
     let parallel = parallelism >= 0.75 * threads as f64;
     let frequent = sync_hz > 0.0 && 1e9 / sync_hz < slice_ns;

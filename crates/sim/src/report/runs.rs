@@ -51,7 +51,6 @@ pub struct Alone {
 
 impl Observed {
     /// CPU time of a VM without spinning in each whole allocation period, nanoseconds.
-    #[must_use]
     pub fn useful(&self, vm: usize) -> Vec<u64> {
         let (used, spun) = (&self.schedule[vm].used, &self.outcome.vms[vm].2.spun_in);
         let spun = spun.iter().copied().chain(std::iter::repeat(0));
@@ -78,13 +77,11 @@ impl Alone {
 
 impl SimulationPlan {
     /// Simulates it once.
-    #[must_use]
     pub fn run(&self) -> RunTotals {
         Engine::new(self.setup.clone(), self.scheduler()).run()
     }
 
     /// Simulates it once and looks at the schedule; nothing when it was stopped.
-    #[must_use]
     pub fn observe(
         &self,
         spans: &mut dyn Spans,
@@ -138,7 +135,6 @@ impl SimulationPlan {
 
     /// CPUs that each VM has by its weight, of those that it shares with others ([`Pool`]), over the time that it exists.
     /// It has no more than its cap, and with cgroups no more than its vCPUs and its limits.
-    #[must_use]
     pub fn by_weight(&self) -> Vec<f64> {
         let shown = self.setup.vms.iter().filter(|vm| !vm.hidden).count();
         let mut all = vec![0.0; shown];
@@ -201,7 +197,6 @@ impl SimulationPlan {
     }
 
     /// The quantum of the Lag model.
-    #[must_use]
     pub fn quantum(&self) -> u64 {
         self.scheduler().quantum(self.setup.host.cpus())
     }
@@ -209,7 +204,6 @@ impl SimulationPlan {
     /// Each VM's fair share of the CPUs that it shares with others ([`Pool`]), in thousandths of a CPU, over the time that it
     /// exists: by weight at each level of the tree of cgroups, nobody more than it uses alone (or, where that is not known,
     /// than its vCPUs) or than its limits, and what one does not use goes to the others.
-    #[must_use]
     pub fn fair_shares(&self, alone: &[Option<Alone>]) -> Vec<u64> {
         let mut shares = vec![0u128; alone.len()];
         let most = |vm: &usize| {
@@ -242,7 +236,6 @@ impl SimulationPlan {
     }
 
     /// Simulated nanoseconds of all runs behind the reports of so many seeds.
-    #[must_use]
     pub fn work(&self, seeds: u64) -> u64 {
         let end = self.setup.warmup.saturating_add(self.setup.duration);
         end.saturating_mul(self.jobs().len() as u64).saturating_mul(seeds)
@@ -258,7 +251,6 @@ impl SimulationPlan {
     /// Simulates it with `seeds` seeds, from its own on, and every different VM alone, and says what
     /// came of each; `spans` has the first seed's schedule. Once `stop` says so no run goes on: the
     /// reports are those of scenarios that were finished, without VMs alone that were not.
-    #[must_use]
     pub fn reports(
         &self,
         seeds: u64,
@@ -298,7 +290,6 @@ impl SimulationPlan {
     }
 
     /// The report of its own seed.
-    #[must_use]
     pub fn report(&self) -> Option<SimulationReport> {
         self.reports(1, &mut (), &|_| (), &|| false).pop()
     }

@@ -11,7 +11,6 @@ const SPACING: Spacing = Spacing { indent: 0, gap: 2 };
 
 impl SimulationReport {
     /// The tables.
-    #[must_use]
     pub fn table(&self) -> String {
         let mut out = String::new();
         let seconds = self.duration_ns as f64 / 1e9;
@@ -104,7 +103,6 @@ impl SimulationReport {
 }
 
 /// Several seeds of one scenario: of every VM the means with 95 % confidence.
-#[must_use]
 pub fn summary(runs: &[SimulationReport]) -> String {
     let mut out = String::new();
     let Some(first) = runs.first() else { return out };

@@ -72,7 +72,6 @@ pub struct Measure {
 impl Measure {
     /// The value in runs of one seed, by the number of the simulation; nothing when one is missing
     /// or there is nothing to divide by.
-    #[must_use]
     pub fn of<'a>(&self, runs: &dyn Fn(usize) -> Option<&'a RunTotals>) -> Option<f64> {
         let own = self.quantity(runs(self.plan)?)?;
         let other = |plan: usize| runs(plan).and_then(|run| self.quantity(run));

@@ -129,7 +129,6 @@ pub enum FigureVerdict {
 
 impl FigureVerdict {
     /// The word for it.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Agrees => "agrees",
@@ -157,7 +156,6 @@ impl FigureKind {
     pub const ALL: [Self; 3] = [Self::Predicted, Self::Fitted, Self::Arithmetic];
 
     /// The word for it.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Fitted => "fitted",
@@ -173,7 +171,6 @@ impl Reproduced {
     }
 
     /// Whether any row differs from what was published.
-    #[must_use]
     pub fn differs(&self) -> bool {
         let mut rows = self.experiments.iter().flat_map(|experiment| &experiment.rows);
         rows.any(|row| row.verdict == Some(FigureVerdict::Differs))
@@ -198,7 +195,6 @@ pub fn find(name: &str) -> std::result::Result<Vec<Experiment>, crate::Error> {
 }
 
 /// The experiments and their published figures; nothing is run.
-#[must_use]
 pub fn list(experiments: &[Experiment]) -> Reproduced {
     Reproduced::of(experiments.iter().map(|one| result(one, one.seeds, &[])).collect())
 }
@@ -207,7 +203,6 @@ pub fn list(experiments: &[Experiment]) -> Reproduced {
 /// of seeds where chance plays a part; `progress` is called with how many of how many runs are done;
 /// once `stop` says so no further run is begun, and the result holds what was finished: whole
 /// experiments, at most one in part, and none of those after it.
-#[must_use]
 pub fn run(
     experiments: &[Experiment],
     seeds: Option<u64>,

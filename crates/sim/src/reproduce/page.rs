@@ -18,7 +18,6 @@ body{max-width:900px}.differs{color:var(--published)}
 ";
 
 /// The page of these results.
-#[must_use]
 pub fn page(found: &Reproduced) -> String {
     let mut out = String::new();
     out.push_str(

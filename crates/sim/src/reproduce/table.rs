@@ -9,7 +9,6 @@ const WIDTH: usize = 80;
 const LABEL: usize = 36;
 
 /// The table of these results.
-#[must_use]
 pub fn table(found: &Reproduced) -> String {
     let mut out = String::new();
     for experiment in &found.experiments {
@@ -44,7 +43,6 @@ pub(super) fn counts(found: &Reproduced) -> Vec<(FigureKind, String)> {
 }
 
 /// A few lines for each experiment: what it shows and how many figures it has.
-#[must_use]
 pub fn summary(found: &Reproduced) -> String {
     let mut out = String::new();
     for experiment in &found.experiments {

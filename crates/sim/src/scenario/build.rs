@@ -116,7 +116,6 @@ impl SimulationPlan {
     }
 
     /// A new scheduler of the plan's kind.
-    #[must_use]
     pub fn scheduler(&self) -> Box<dyn Scheduler> {
         sched::make(&self.scheduler, &self.tuning).expect("the plan was made with it")
     }

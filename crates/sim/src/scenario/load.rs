@@ -25,7 +25,7 @@ pub fn add(
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["idle"] => Ok(()),
-        ["spin"] => compute(workload, vcpus, profile.unwrap_or(Profile::PLAIN)),
+        ["spin"] => add(workload, "instep-load compute", vcpus, profile),
         ["instep-load", mode, rest @ ..] => {
             let mut options = Options::new(mode, rest)?;
             let threads = match *mode {
@@ -36,8 +36,10 @@ pub fn add(
                 options.take(ignored);
             }
             workload.float |= options.take("--float").is_some();
-            add_mode(workload, mode, &mut options, threads, profile)?;
-            options.finish()
+            let own = profile.unwrap_or(Profile::PLAIN);
+            let mut addition = Addition { workload, options, threads, profile: own };
+            addition.mode(profile)?;
+            addition.options.finish()
         }
         [name, rest @ ..] if library::application(name).is_some() => {
             program(workload, name, rest, vcpus, profile)
@@ -74,155 +76,6 @@ fn program(
     add(workload, &text, vcpus, profile.or(Some(number))).map_err(|what| format!("{name}: {what}"))
 }
 
-fn add_mode(
-    workload: &mut Workload,
-    mode: &str,
-    options: &mut Options<'_>,
-    threads: u32,
-    profile: Option<usize>,
-) -> Result<(), String> {
-    let known = |name: &str| library::application(name).map(|(number, _)| number);
-    let plain = profile.unwrap_or(Profile::PLAIN);
-    let usual = |name: &str| profile.or(known(name)).unwrap_or(Profile::PLAIN);
-    match mode {
-        "idle" => Ok(()),
-        "compute" => compute(workload, threads, plain),
-        "stream" | "chase" => {
-            options.take("--size");
-            compute(workload, threads, usual(mode))
-        }
-        "barrier" => barrier(workload, options, threads, plain),
-        "serial" => serial(workload, options, threads, plain),
-        "lock" => lock(workload, options, threads, plain),
-        "fib" | "nqueens" => steal(workload, options, threads, usual("fetch"), mode),
-        "pipeline" => pipeline(workload, options, threads, plain),
-        "ping" => ping(workload, options, threads, plain),
-        "io" => io(workload, options, threads, plain),
-        _ => Err(format!(
-            "instep-load {mode}: known are barrier, chase, compute, fib, idle, io, lock, nqueens, \
-             ping, pipeline, serial and stream"
-        )),
-    }
-}
-
-/// All threads run the same program.
-fn same(workload: &mut Workload, ops: Vec<Op>, threads: u32, profile: usize, unit: &'static str) {
-    let program = workload.programs.len();
-    workload.programs.push(Program { ops, profile });
-    workload.threads.extend((0..threads).map(|number| (program, number)));
-    workload.count_in(unit);
-}
-
-fn compute(workload: &mut Workload, threads: u32, profile: usize) -> Result<(), String> {
-    same(workload, vec![Op::Burn], threads, profile, "us of work");
-    Ok(())
-}
-
-fn new_barrier(workload: &mut Workload, parties: u32, wakes_in_turn: bool) -> u32 {
-    workload.barriers.push(BarrierPlan { parties, wakes_in_turn });
-    workload.barriers.len() as u32 - 1
-}
-
-fn barrier(
-    workload: &mut Workload,
-    options: &mut Options<'_>,
-    threads: u32,
-    profile: usize,
-) -> Result<(), String> {
-    let wait = waiting(options)?;
-    // Work of all threads between two barriers, instead: what a program of fixed size has.
-    let total = options.time("--total", 0, 0)?;
-    let ns = options.time("--phase", 100_000, 100)?;
-    let ns = if total > 0 { (total / u64::from(threads.max(1))).max(100) } else { ns };
-    let spread = options.percent("--imbalance", 0)?;
-    // After so many rounds it ends; without a number never.
-    let rounds = options.number("--rounds", 0, 0..=1_000_000_000_000)?;
-    let (regions, joins) = options.regions()?;
-    let is_openmp = regions > 0;
-    let barrier = new_barrier(workload, threads, is_openmp);
-    let dock = if is_openmp { new_barrier(workload, threads, true) } else { 0 };
-    let mut ops = Vec::new();
-    for join in 1..=joins {
-        ops.extend([Op::Work { ns, spread }, Op::Barrier { barrier, wait }]);
-        // The first region has the joins that are within regions; each other one has a single join.
-        if is_openmp && join > joins - regions {
-            ops.push(Op::Barrier { barrier: dock, wait });
-        }
-        ops.extend([Op::Turn { of: 1, rotating: false, skip: 1 }, Op::Count { units: 1 }]);
-        let to = if join < joins { ops.len() as u32 + 2 } else { 0 };
-        match rounds {
-            0 if join < joins => {}
-            0 => ops.push(Op::Jump { to }),
-            times => ops.extend([Op::Again { times, to }, Op::End]),
-        }
-    }
-    same(workload, ops, threads, profile, "phases");
-    Ok(())
-}
-
-fn serial(
-    workload: &mut Workload,
-    options: &mut Options<'_>,
-    threads: u32,
-    profile: usize,
-) -> Result<(), String> {
-    let wait = waiting(options)?;
-    let parallel = options.time("--parallel", 8_000_000, 0)?;
-    let sequential = options.time("--sequential", 1_000_000, 100)?;
-    let rotating = match options.take("--serial") {
-        None | Some("fixed" | "imbalanced") => false,
-        Some("rotating" | "balanced") => true,
-        Some(other) => return Err(format!("--serial {other}: expected one of fixed, rotating")),
-    };
-    let barrier = new_barrier(workload, threads, false);
-    let ops = vec![
-        Op::Work { ns: parallel / u64::from(threads.max(1)), spread: 0 },
-        Op::Barrier { barrier, wait },
-        Op::Turn { of: threads, rotating, skip: 2 },
-        Op::Work { ns: sequential, spread: 0 },
-        Op::Count { units: 1 },
-        Op::Barrier { barrier, wait },
-        Op::Jump { to: 0 },
-    ];
-    same(workload, ops, threads, profile, "iterations");
-    Ok(())
-}
-
-fn lock(
-    workload: &mut Workload,
-    options: &mut Options<'_>,
-    threads: u32,
-    profile: usize,
-) -> Result<(), String> {
-    let limit = options.time("--spin-limit", 50_000, 1)?;
-    let wait = match options.take("--kind") {
-        None | Some("mutex") => Waiting::Block,
-        Some("adaptive") => Waiting::Adaptive(limit),
-        Some("ticket-spin") => Waiting::Spin,
-        Some("kernel-spin") => Waiting::KernelSpin,
-        Some(other) => {
-            return Err(format!(
-                "--kind {other}: expected one of mutex, adaptive, ticket-spin, kernel-spin"
-            ));
-        }
-    };
-    let hold = options.time("--hold", 5_000, 0)?;
-    let think = options.time("--think", 20_000, 0)?;
-    let spread = options.percent("--imbalance", 50)?;
-    let lock = workload.locks;
-    workload.locks += 1;
-    let ops = vec![
-        Op::Work { ns: think, spread },
-        Op::Lock { lock, wait },
-        Op::Work { ns: hold, spread: 0 },
-        Op::Unlock { lock },
-        Op::Count { units: 1 },
-        Op::Jump { to: 0 },
-    ];
-    same(workload, ops, threads, profile, "acquisitions");
-    Ok(())
-}
-
 /// Nodes of the backtracking tree of N queens, N from 0 (OEIS A099152).
 const QUEENS: [u64; 19] = [
     1,
@@ -246,106 +99,217 @@ const QUEENS: [u64; 19] = [
     59_365_844_491,
 ];
 
-fn steal(
-    workload: &mut Workload,
-    options: &mut Options<'_>,
+/// What a command line adds to a workload.
+struct Addition<'a, 'w> {
+    workload: &'a mut Workload,
+    options: Options<'w>,
     threads: u32,
+    /// What the threads' work is bound by.
     profile: usize,
-    mode: &str,
-) -> Result<(), String> {
-    // What an idle worker does between two requests makes no difference with a thread per vCPU.
-    options.take("--idle");
-    let n = options.operand(2..=60)?;
-    // 2 ns a call and 4 ns a node: assumed, of the order of a 2 to 3 GHz processor.
-    let (round, uneven) = if mode == "fib" {
-        let (mut a, mut b) = (1u64, 1u64);
-        (0..n).for_each(|_| (a, b) = (b, a.saturating_add(b)));
-        // fib gives the smaller branch away: 0.38 of the node, not a half.
-        (a.saturating_mul(2).saturating_mul(2), 24)
-    } else {
-        let nodes = QUEENS.get(n as usize).ok_or("nqueens: possible are 2 to 18")?;
-        (nodes * 4, 50)
-    };
-    // Nothing below 20 us is given away, and to give takes 500 ns: assumed, as nothing is published; with
-    // much less giving would cost more than it brings.
-    workload.pools.push(PoolPlan { round, grain: 20_000, uneven, give: 500 });
-    let pool = workload.pools.len() as u32 - 1;
-    same(workload, vec![Op::Steal { pool }], threads, profile, "us of work");
-    Ok(())
 }
 
-fn pipeline(
-    workload: &mut Workload,
-    options: &mut Options<'_>,
-    threads: u32,
-    profile: usize,
-) -> Result<(), String> {
-    let ns = options.time("--stage", 100_000, 100)?;
-    let spread = options.percent("--imbalance", 20)?;
-    let depth = options.number("--depth", 4, 1..=65_536)? as u32;
-    let first = workload.queues.len() as u32;
-    workload.queues.extend((1..threads).map(|_| depth));
-    for stage in 0..threads {
-        let mut ops = Vec::new();
-        if stage > 0 {
-            ops.push(Op::Pop { queue: first + stage - 1 });
+impl Addition<'_, '_> {
+    /// Adds what the mode does; `given` is the profile that the guest names.
+    fn mode(&mut self, given: Option<usize>) -> Result<(), String> {
+        let known = |name: &str| library::application(name).map(|(number, _)| number);
+        let usual = |name: &str| given.or(known(name)).unwrap_or(Profile::PLAIN);
+        match self.options.mode {
+            "idle" => return Ok(()),
+            "compute" => self.compute(),
+            mode @ ("stream" | "chase") => {
+                self.options.take("--size");
+                self.profile = usual(mode);
+                self.compute();
+            }
+            "barrier" => self.barrier()?,
+            "serial" => self.serial()?,
+            "lock" => self.lock()?,
+            mode @ ("fib" | "nqueens") => {
+                self.profile = usual("fetch");
+                self.steal(mode)?;
+            }
+            "pipeline" => self.pipeline()?,
+            "ping" => self.ping()?,
+            "io" => self.io()?,
+            mode => {
+                return Err(format!(
+                    "instep-load {mode}: known are barrier, chase, compute, fib, idle, io, lock, nqueens, \
+                     ping, pipeline, serial and stream"
+                ));
+            }
         }
-        ops.push(Op::Work { ns, spread });
-        ops.push(match stage + 1 < threads {
-            true => Op::Push { queue: first + stage },
-            false => Op::Count { units: 1 },
-        });
-        ops.push(Op::Jump { to: 0 });
-        same(workload, ops, 1, profile, "items");
+        Ok(())
     }
-    Ok(())
-}
 
-fn ping(
-    workload: &mut Workload,
-    options: &mut Options<'_>,
-    threads: u32,
-    profile: usize,
-) -> Result<(), String> {
-    let ns = options.time("--period", 1_000_000, 10_000)?;
-    let burst = options.time("--burst", 0, 0)?;
-    let ops = vec![Op::Periodic { ns }, Op::Work { ns: burst, spread: 0 }, Op::Jump { to: 0 }];
-    same(workload, ops, threads, profile, "wakeups");
-    Ok(())
-}
+    /// All threads run the same program.
+    fn same(&mut self, ops: Vec<Op>, threads: u32, unit: &'static str) {
+        let program = self.workload.programs.len();
+        self.workload.programs.push(Program { ops, profile: self.profile });
+        self.workload.threads.extend((0..threads).map(|number| (program, number)));
+        self.workload.count_in(unit);
+    }
 
-fn io(
-    workload: &mut Workload,
-    options: &mut Options<'_>,
-    threads: u32,
-    profile: usize,
-) -> Result<(), String> {
-    let compute = options.time("--compute", 100_000, 0)?;
-    let ns = options.time("--wait", 200_000, 100)?;
-    let spread = options.percent("--imbalance", 20)?;
-    let ops = vec![
-        Op::Io { ns, spread },
-        Op::Work { ns: compute, spread },
-        Op::Count { units: 1 },
-        Op::Jump { to: 0 },
-    ];
-    same(workload, ops, threads, profile, "requests");
-    Ok(())
-}
+    fn compute(&mut self) {
+        self.same(vec![Op::Burn], self.threads, "us of work");
+    }
 
-fn waiting(options: &mut Options<'_>) -> Result<Waiting, String> {
-    let limit = options.time("--spin-limit", 50_000, 1)?;
-    Ok(match options.take("--kind") {
-        None | Some("block") => Waiting::Block,
-        Some("spin") => Waiting::Spin,
-        Some("spin-block") => Waiting::SpinBlock(limit),
-        Some("adaptive") => Waiting::Adaptive(limit),
-        Some(other) => {
-            return Err(format!(
-                "--kind {other}: expected one of block, spin, spin-block, adaptive"
-            ));
+    fn new_barrier(&mut self, parties: u32, wakes_in_turn: bool) -> u32 {
+        self.workload.barriers.push(BarrierPlan { parties, wakes_in_turn });
+        self.workload.barriers.len() as u32 - 1
+    }
+
+    fn barrier(&mut self) -> Result<(), String> {
+        let wait = self.options.waiting()?;
+        // Work of all self.threads between two barriers, instead: what a program of fixed size has.
+        let total = self.options.time("--total", 0, 0)?;
+        let ns = self.options.time("--phase", 100_000, 100)?;
+        let ns = if total > 0 { (total / u64::from(self.threads.max(1))).max(100) } else { ns };
+        let spread = self.options.percent("--imbalance", 0)?;
+        // After so many rounds it ends; without a number never.
+        let rounds = self.options.number("--rounds", 0, 0..=1_000_000_000_000)?;
+        let (regions, joins) = self.options.regions()?;
+        let is_openmp = regions > 0;
+        let barrier = self.new_barrier(self.threads, is_openmp);
+        let dock = if is_openmp { self.new_barrier(self.threads, true) } else { 0 };
+        let mut ops = Vec::new();
+        for join in 1..=joins {
+            ops.extend([Op::Work { ns, spread }, Op::Barrier { barrier, wait }]);
+            // The first region has the joins that are within regions; each other one has a single join.
+            if is_openmp && join > joins - regions {
+                ops.push(Op::Barrier { barrier: dock, wait });
+            }
+            ops.extend([Op::Turn { of: 1, rotating: false, skip: 1 }, Op::Count { units: 1 }]);
+            let to = if join < joins { ops.len() as u32 + 2 } else { 0 };
+            match rounds {
+                0 if join < joins => {}
+                0 => ops.push(Op::Jump { to }),
+                times => ops.extend([Op::Again { times, to }, Op::End]),
+            }
         }
-    })
+        self.same(ops, self.threads, "phases");
+        Ok(())
+    }
+
+    fn serial(&mut self) -> Result<(), String> {
+        let wait = self.options.waiting()?;
+        let parallel = self.options.time("--parallel", 8_000_000, 0)?;
+        let sequential = self.options.time("--sequential", 1_000_000, 100)?;
+        let rotating = match self.options.take("--serial") {
+            None | Some("fixed" | "imbalanced") => false,
+            Some("rotating" | "balanced") => true,
+            Some(other) => {
+                return Err(format!("--serial {other}: expected one of fixed, rotating"));
+            }
+        };
+        let barrier = self.new_barrier(self.threads, false);
+        let ops = vec![
+            Op::Work { ns: parallel / u64::from(self.threads.max(1)), spread: 0 },
+            Op::Barrier { barrier, wait },
+            Op::Turn { of: self.threads, rotating, skip: 2 },
+            Op::Work { ns: sequential, spread: 0 },
+            Op::Count { units: 1 },
+            Op::Barrier { barrier, wait },
+            Op::Jump { to: 0 },
+        ];
+        self.same(ops, self.threads, "iterations");
+        Ok(())
+    }
+
+    fn lock(&mut self) -> Result<(), String> {
+        let limit = self.options.time("--spin-limit", 50_000, 1)?;
+        let wait = match self.options.take("--kind") {
+            None | Some("mutex") => Waiting::Block,
+            Some("adaptive") => Waiting::Adaptive(limit),
+            Some("ticket-spin") => Waiting::Spin,
+            Some("kernel-spin") => Waiting::KernelSpin,
+            Some(other) => {
+                return Err(format!(
+                    "--kind {other}: expected one of mutex, adaptive, ticket-spin, kernel-spin"
+                ));
+            }
+        };
+        let hold = self.options.time("--hold", 5_000, 0)?;
+        let think = self.options.time("--think", 20_000, 0)?;
+        let spread = self.options.percent("--imbalance", 50)?;
+        let lock = self.workload.locks;
+        self.workload.locks += 1;
+        let ops = vec![
+            Op::Work { ns: think, spread },
+            Op::Lock { lock, wait },
+            Op::Work { ns: hold, spread: 0 },
+            Op::Unlock { lock },
+            Op::Count { units: 1 },
+            Op::Jump { to: 0 },
+        ];
+        self.same(ops, self.threads, "acquisitions");
+        Ok(())
+    }
+
+    fn steal(&mut self, mode: &str) -> Result<(), String> {
+        // What an idle worker does between two requests makes no difference with a thread per vCPU.
+        self.options.take("--idle");
+        let n = self.options.operand(2..=60)?;
+        // 2 ns a call and 4 ns a node: assumed, of the order of a 2 to 3 GHz processor.
+        let (round, uneven) = if mode == "fib" {
+            let (mut a, mut b) = (1u64, 1u64);
+            (0..n).for_each(|_| (a, b) = (b, a.saturating_add(b)));
+            // fib gives the smaller branch away: 0.38 of the node, not a half.
+            (a.saturating_mul(2).saturating_mul(2), 24)
+        } else {
+            let nodes = QUEENS.get(n as usize).ok_or("nqueens: possible are 2 to 18")?;
+            (nodes * 4, 50)
+        };
+        // Nothing below 20 us is given away, and to give takes 500 ns: assumed, as nothing is published; with
+        // much less giving would cost more than it brings.
+        self.workload.pools.push(PoolPlan { round, grain: 20_000, uneven, give: 500 });
+        let pool = self.workload.pools.len() as u32 - 1;
+        self.same(vec![Op::Steal { pool }], self.threads, "us of work");
+        Ok(())
+    }
+
+    fn pipeline(&mut self) -> Result<(), String> {
+        let ns = self.options.time("--stage", 100_000, 100)?;
+        let spread = self.options.percent("--imbalance", 20)?;
+        let depth = self.options.number("--depth", 4, 1..=65_536)? as u32;
+        let first = self.workload.queues.len() as u32;
+        self.workload.queues.extend((1..self.threads).map(|_| depth));
+        for stage in 0..self.threads {
+            let mut ops = Vec::new();
+            if stage > 0 {
+                ops.push(Op::Pop { queue: first + stage - 1 });
+            }
+            ops.push(Op::Work { ns, spread });
+            ops.push(match stage + 1 < self.threads {
+                true => Op::Push { queue: first + stage },
+                false => Op::Count { units: 1 },
+            });
+            ops.push(Op::Jump { to: 0 });
+            self.same(ops, 1, "items");
+        }
+        Ok(())
+    }
+
+    fn ping(&mut self) -> Result<(), String> {
+        let ns = self.options.time("--period", 1_000_000, 10_000)?;
+        let burst = self.options.time("--burst", 0, 0)?;
+        let ops = vec![Op::Periodic { ns }, Op::Work { ns: burst, spread: 0 }, Op::Jump { to: 0 }];
+        self.same(ops, self.threads, "wakeups");
+        Ok(())
+    }
+
+    fn io(&mut self) -> Result<(), String> {
+        let compute = self.options.time("--compute", 100_000, 0)?;
+        let ns = self.options.time("--wait", 200_000, 100)?;
+        let spread = self.options.percent("--imbalance", 20)?;
+        let ops = vec![
+            Op::Io { ns, spread },
+            Op::Work { ns: compute, spread },
+            Op::Count { units: 1 },
+            Op::Jump { to: 0 },
+        ];
+        self.same(ops, self.threads, "requests");
+        Ok(())
+    }
 }
 
 /// Options after the mode, until each is taken.
@@ -396,6 +360,21 @@ impl<'a> Options<'a> {
             return Err(format!("{name} {text}: at least {least}ns and at most 11 days"));
         }
         Ok(ns)
+    }
+
+    fn waiting(&mut self) -> Result<Waiting, String> {
+        let limit = self.time("--spin-limit", 50_000, 1)?;
+        Ok(match self.take("--kind") {
+            None | Some("block") => Waiting::Block,
+            Some("spin") => Waiting::Spin,
+            Some("spin-block") => Waiting::SpinBlock(limit),
+            Some("adaptive") => Waiting::Adaptive(limit),
+            Some(other) => {
+                return Err(format!(
+                    "--kind {other}: expected one of block, spin, spin-block, adaptive"
+                ));
+            }
+        })
     }
 
     fn percent(&mut self, name: &str, default: u32) -> Result<u32, String> {

@@ -13,7 +13,6 @@ pub const MAX_CPUS: u32 = 4096;
 /// A host of equal parts: `sockets` sockets, spread over `nodes` nodes, each of `cores` cores of
 /// `threads` threads; one LLC for each node's part of a socket; distance 20. CPUs are numbered
 /// threads first, then cores, then sockets, as the lab numbers them.
-#[must_use]
 pub fn regular(nodes: u32, sockets: u32, cores: u32, threads: u32, memory: u64) -> Topology {
     let shape = Shape { nodes, sockets, cores, threads, memory, llcs: nodes.max(sockets) };
     shape.topology(&[])
@@ -38,7 +37,6 @@ pub struct Shape {
 
 impl Shape {
     /// CPUs in all.
-    #[must_use]
     pub fn cpus(&self) -> Option<u32> {
         self.sockets.checked_mul(self.cores)?.checked_mul(self.threads)
     }
@@ -69,7 +67,6 @@ impl Shape {
     }
 
     /// Its topology. `distances` row by row; 20 between nodes when empty. The shape is checked.
-    #[must_use]
     pub fn topology(&self, distances: &[Vec<u32>]) -> Topology {
         let cpus = self.cpus().unwrap_or(0);
         let group = |cpu: u32, groups: u32| -> CpuSet {

@@ -243,7 +243,6 @@ impl Fault {
     }
 
     /// The line of the fault in `text`, from 1; 0 when it has no place.
-    #[must_use]
     pub fn line(&self, text: &str) -> usize {
         let before = |at: usize| text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n');
         self.at.map_or(0, |at| before(at).count() + 1)

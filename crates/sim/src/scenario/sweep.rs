@@ -216,7 +216,6 @@ impl Sweep {
 
     /// Simulates so many seeds of each point, all side by side; point by point what came of it. Once `stop` says so no run
     /// goes on, and points have only the reports of what was finished.
-    #[must_use]
     pub fn reports(
         &self,
         seeds: u64,

@@ -9,7 +9,6 @@ use crate::desk::Desk;
 use instep_check::mask::Mask;
 
 /// The scheduler, with CFS's numbers.
-#[must_use]
 pub fn new(rules: CfsTuning) -> Cfs {
     Cfs::with(rules, Choice::Bound, "affinity")
 }

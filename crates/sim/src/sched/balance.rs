@@ -7,7 +7,6 @@
 use super::cfs::{Cfs, CfsTuning, Choice};
 
 /// The scheduler, with CFS's numbers.
-#[must_use]
 pub fn new(rules: CfsTuning) -> Cfs {
     Cfs::with(rules, Choice::Apart, "balance")
 }

@@ -138,7 +138,6 @@ pub struct Credit {
 
 impl Credit {
     /// With these numbers.
-    #[must_use]
     pub fn new(rules: CreditTuning) -> Self {
         let none = || Mask::none(0);
         Self {

@@ -97,7 +97,6 @@ fn cpu_mask(mask: &Mask) -> CpuMask {
 
 impl Instep {
     /// With these numbers.
-    #[must_use]
     pub fn new(rules: InstepTuning) -> Self {
         Self {
             rules,

@@ -40,7 +40,6 @@ pub struct Period {
 
 impl Period {
     /// With these numbers.
-    #[must_use]
     pub fn new(rules: PeriodTuning) -> Self {
         Self { rules, slices: Vec::new(), begun: Vec::new(), of: Vec::new(), cpu: Vec::new() }
     }

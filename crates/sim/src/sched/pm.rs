@@ -4,7 +4,6 @@
 use super::cfs::{Cfs, CfsTuning, Choice};
 
 /// The scheduler, with CFS's numbers. Each task is a thread.
-#[must_use]
 pub fn new(rules: CfsTuning) -> Cfs {
     Cfs::with(rules, Choice::Any, "pm").on_bare_metal()
 }

@@ -88,7 +88,6 @@ pub struct Relaxed {
 
 impl Relaxed {
     /// With these numbers.
-    #[must_use]
     pub fn new(rules: RelaxedTuning) -> Self {
         Self {
             cfs: Cfs::new(rules.cfs),

@@ -55,7 +55,6 @@ pub struct Strict {
 
 impl Strict {
     /// With these numbers.
-    #[must_use]
     pub fn new(rules: StrictTuning) -> Self {
         Self {
             rules,

@@ -41,7 +41,6 @@ pub struct SyncAware {
 
 impl SyncAware {
     /// On the credit scheduler with these numbers.
-    #[must_use]
     pub fn new(rules: CreditTuning, threshold: Threshold) -> Self {
         let credit = Credit::new(rules);
         Self { credit, rules, threshold, waits: Vec::new(), intervals: Vec::new(), boosts: 0 }

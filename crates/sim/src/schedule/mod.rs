@@ -89,7 +89,6 @@ pub struct Recorder {
 impl Recorder {
     /// Records from `from` nanoseconds on, with allocation periods of `period`; the tasks of `vms` are
     /// numbered one VM after the other.
-    #[must_use]
     pub fn new(cpus: usize, vms: &[Known], from: u64, period: u64) -> Self {
         let task = |(vm, index)| Task {
             vm,
@@ -146,7 +145,6 @@ impl Recorder {
     }
 
     /// What came of it up to `until`, by VM.
-    #[must_use]
     pub fn finish(mut self, until: u64, spans: &mut dyn Spans) -> Vec<VmSchedule> {
         if !self.begun {
             self.begin();

@@ -70,7 +70,6 @@ pub struct Draft {
 
 impl Draft {
     /// The scenario of this stream of numbers.
-    #[must_use]
     pub fn draw(rng: &mut Rng, scheduler: &str) -> Self {
         let instep = scheduler == "instep";
         // Of Instep's drafts a third are hosts of up to 64 CPUs with several gangs.
@@ -121,7 +120,6 @@ impl Draft {
     }
 
     /// The scenario's text. `about` is one line.
-    #[must_use]
     pub fn text(&self, about: &str) -> String {
         let placement = self.placement.map(|(policy, ms)| {
             let policy = PLACEMENTS[policy];
@@ -151,7 +149,6 @@ impl Draft {
     }
 
     /// How large it is: what shrinking makes smaller.
-    #[must_use]
     pub fn size(&self) -> (usize, u32, u32) {
         let vcpus = self.guests.iter().map(|guest| guest.vcpus).sum();
         (self.guests.len(), vcpus, self.cpus())
@@ -163,7 +160,6 @@ impl Draft {
     }
 
     /// All drafts that are one step smaller, the largest steps first.
-    #[must_use]
     pub fn smaller(&self) -> Vec<Self> {
         let mut all = Vec::new();
         for at in (0..self.guests.len()).rev().filter(|_| self.guests.len() > 1) {

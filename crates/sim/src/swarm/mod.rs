@@ -107,7 +107,6 @@ impl Swarm {
     }
 
     /// The scenario of a run.
-    #[must_use]
     pub fn draft(&self, run: u64) -> Draft {
         let turn = run % sched::NAMES.len() as u64;
         let name = self.scheduler.as_deref().unwrap_or(sched::NAMES[turn as usize]);
@@ -120,13 +119,11 @@ impl Swarm {
 impl BrokenScenario {
     /// The smallest scenario found that breaks the same rule. Greedy: the first step that still
     /// breaks it is taken, until none does.
-    #[must_use]
     pub fn shrink(&self) -> Self {
         self.shrink_by(&SimulationPlan::check)
     }
 
     /// The same by the judge that found it.
-    #[must_use]
     pub fn shrink_by(&self, judge: Judge<'_>) -> Self {
         let again = |finding: &ScheduleFinding| finding.rule == self.finding.rule;
         self.shrink_while(|draft| simulate(draft, judge).finding.filter(again))
@@ -156,7 +153,6 @@ impl BrokenScenario {
     }
 
     /// Its scenario as TOML; `about` says what is wrong and where it came from.
-    #[must_use]
     pub fn text(&self, seed: u64) -> String {
         self.draft.text(&format!("swarm seed {seed}, run {}: {}", self.run, self.finding))
     }

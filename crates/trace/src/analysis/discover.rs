@@ -49,7 +49,6 @@ pub struct DiscoveredVms {
 }
 
 /// The number of the vCPU that a thread of this name runs.
-#[must_use]
 pub fn vcpu_of_name(name: &Comm) -> Option<u32> {
     let name = std::str::from_utf8(name.as_bytes()).ok()?;
     let number = if let Some(rest) = name.strip_prefix("CPU ") {
@@ -73,7 +72,6 @@ struct Thread {
 
 /// Finds the VMs in the first part of a trace. What is `known` already (named by the user, by the
 /// recorder, by copies of /proc) comes first, and its threads are not looked for again.
-#[must_use]
 pub fn discover(events: &[Event], guests: &[TracedGuest], known: &[FoundVm]) -> DiscoveredVms {
     let threads = threads(events);
     let mut vms: Vec<FoundVm> = known.to_vec();

@@ -22,7 +22,6 @@ pub struct Moves {
 
 impl Moves {
     /// All of them.
-    #[must_use]
     pub fn total(&self) -> u64 {
         self.within_core + self.within_llc + self.within_node + self.across_nodes + self.unknown
     }

@@ -190,7 +190,6 @@ impl WaitTable {
     }
 
     /// All sleeps.
-    #[must_use]
     pub fn total(&self) -> Sleeps {
         let all = [self.sibling, self.io, self.timer, self.other];
         Sleeps {

@@ -85,13 +85,11 @@ impl<R: Read> RecStream<R> {
     }
 
     /// What the recorder said at the beginning.
-    #[must_use]
     pub fn head(&self) -> &Head {
         &self.head
     }
 
     /// What the recorder said at the end, once that was reached.
-    #[must_use]
     pub fn end(&self) -> Option<&End> {
         self.end.as_ref()
     }

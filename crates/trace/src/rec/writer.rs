@@ -12,7 +12,6 @@ const FULL: usize = 64 << 10;
 
 /// A recording with a whole frame around one block of events that says `contents`, whatever that is.
 /// For fuzzing, which does not get past a checksum by itself.
-#[must_use]
 pub fn framed(contents: &[u8]) -> Option<Vec<u8>> {
     let head = serde_json::to_vec(&Head::default()).ok()?;
     let end = serde_json::to_vec(&End::default()).ok()?;
@@ -85,13 +84,11 @@ impl<W: Write> Writer<W> {
     }
 
     /// Bytes written, those of the block in the making included as they stand.
-    #[must_use]
     pub fn size(&self) -> u64 {
         self.written + self.encoder.len() as u64
     }
 
     /// Events appended so far, marks of rounds included.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.records + self.encoder.records
     }

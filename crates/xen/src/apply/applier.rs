@@ -27,7 +27,6 @@ pub struct DomainChange {
 impl DomainChange {
     /// The changes that a decision asks for, one a domain; `seen` is the look that it was made on. Memory of a domain
     /// that runs cannot be moved, so such actions are left out.
-    #[must_use]
     pub fn of_decision(decision: &Decision, seen: &XenScan) -> Vec<Self> {
         let mut changes: BTreeMap<VmId, Self> = BTreeMap::new();
         for action in &decision.actions {
@@ -94,13 +93,11 @@ impl<H: Hands> Applier<H> {
     }
 
     /// What is changed and not put back.
-    #[must_use]
     pub fn journal(&self) -> &Journal {
         &self.journal
     }
 
     /// What looks and changes.
-    #[must_use]
     pub fn hands(&self) -> &H {
         &self.hands
     }

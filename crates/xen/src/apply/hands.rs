@@ -51,7 +51,6 @@ pub struct LiveHands {
 
 impl LiveHands {
     /// With `xl` of this source; the version of Xen and the host's nodes are those of `info`.
-    #[must_use]
     pub fn new(source: Source, info: &Info) -> Self {
         let library = Library::of_version(&info.version);
         Self { source, library, nodes: info.nodes.keys().map(|node| NodeId(*node)).collect() }
@@ -59,7 +58,6 @@ impl LiveHands {
 }
 
 /// The arguments of `xl` that set the affinities of a vCPU, `-` for one that stays.
-#[must_use]
 pub fn pin_arguments(
     domain: u32,
     vcpu: u32,

@@ -53,7 +53,6 @@ pub struct Held {
 
 impl Held {
     /// Whether nothing is changed.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.hard.is_empty() && self.soft.is_empty() && self.nodes.is_none()
     }
@@ -110,7 +109,6 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
 
 impl Journal {
     /// The file in a state directory.
-    #[must_use]
     pub fn path_in(state: &Path) -> PathBuf {
         state.join(FILE)
     }
@@ -173,7 +171,6 @@ impl Journal {
     }
 
     /// What Instep changed of a domain, as far as that is still so at this look.
-    #[must_use]
     pub fn before(&self, key: &DomainKey, now: &XenScan) -> Before {
         let (Some(held), Some(domain)) = (self.domains.get(key), now.domain(key)) else {
             return Before::default();
@@ -200,7 +197,6 @@ impl Journal {
 
 impl<T: Id> RecordedChange<T> {
     /// Whether this set is Instep's doing.
-    #[must_use]
     pub fn is_ours(&self, now: &IdSet<T>) -> bool {
         *now == self.set || (!self.pending.is_empty() && *now == self.pending)
     }

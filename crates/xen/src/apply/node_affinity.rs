@@ -37,7 +37,6 @@ pub(super) struct Library {
 
 impl Library {
     /// That of `4.17.3-pre`.
-    #[must_use]
     pub(super) fn of_version(version: &str) -> Self {
         let mut numbers = version.split(|c: char| !c.is_ascii_digit());
         let (major, minor) = (numbers.next().unwrap_or(""), numbers.next().unwrap_or(""));

@@ -23,7 +23,6 @@ pub struct DomainRestoreReport {
 
 impl DomainRestoreReport {
     /// Whether nothing is left to put back.
-    #[must_use]
     pub fn is_complete(&self) -> bool {
         self.failed.is_empty()
     }

@@ -133,7 +133,6 @@ fn node(value: &str) -> Option<NodeRow> {
 
 impl Info {
     /// All numbers that `all` stands for where `xl` prints CPUs.
-    #[must_use]
     pub fn all_cpus(&self) -> CpuSet {
         let last = self.cpus.keys().next_back().copied().unwrap_or(0);
         (0..=self.max_cpu.unwrap_or(last).max(last)).map(CpuId).collect()

@@ -34,14 +34,12 @@ pub struct Domain {
 
 impl Domain {
     /// Whether it is gone in all but name: shut down, crashed or dying.
-    #[must_use]
     pub fn is_ending(&self) -> bool {
         self.is(3) || self.is(5)
     }
 
     /// Whether it is suspended, and may come back with its number and UUID: after `xl save -c`, or a migration that
     /// failed.
-    #[must_use]
     pub fn is_suspended(&self) -> bool {
         self.is(3) && self.state.as_bytes().get(4) == Some(&b's') && !self.is(5)
     }

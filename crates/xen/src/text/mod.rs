@@ -29,7 +29,6 @@ pub enum Mask<T: Id> {
 
 impl<T: Id> Mask<T> {
     /// Reads one; `None` for anything else. `any cpu` and `any node` are what Xen before 4.5 printed.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim() {
             "all" | "any" => Some(Self::All),
@@ -40,7 +39,6 @@ impl<T: Id> Mask<T> {
     }
 
     /// The set, where `all` are these.
-    #[must_use]
     pub fn of(&self, all: &IdSet<T>) -> IdSet<T> {
         match self {
             Self::All => all.clone(),

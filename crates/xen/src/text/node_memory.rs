@@ -29,7 +29,6 @@ pub fn table(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Reads the last table of the log.
-#[must_use]
 pub fn parse(text: &str) -> ByDomain {
     let mut memory = ByDomain::new();
     let mut domain = None;

@@ -21,7 +21,6 @@ pub struct Part {
 
 /// Cuts `ranges` where heat changes, at multiples of 2 MiB or of their larger pages. The parts are those of the
 /// ranges, all of them, in the order of heat and then of address. `regions` ascend and are apart from each other.
-#[must_use]
 pub fn hottest_first(ranges: &[Range], regions: &[Region]) -> Vec<Part> {
     let mut parts: Vec<Part> = ranges.iter().flat_map(|range| parts_of(range, regions)).collect();
     parts.sort_by_key(|part| (std::cmp::Reverse(part.heat), part.range.start));

@@ -58,7 +58,6 @@ pub struct Damon {
 
 impl Damon {
     /// The DAMON below `root`; nothing is read or changed yet.
-    #[must_use]
     pub fn new(root: Root, state: StateDir) -> Self {
         Self { root, state }
     }

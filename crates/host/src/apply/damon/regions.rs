@@ -13,7 +13,6 @@ pub struct Region {
 
 /// Reads regions, one a line: `START END ACCESSES`, as the files of `tried_regions` have them. They come back
 /// ascending and apart from each other; where two overlap, the second is cut. Also how many lines are no region.
-#[must_use]
 pub fn parse_regions(text: &str) -> (Vec<Region>, usize) {
     let mut bad = 0;
     let mut regions: Vec<Region> = text

@@ -73,7 +73,6 @@ impl Domain {
     }
 
     /// Whether it is the domain that this process runs.
-    #[must_use]
     pub fn is_of(&self, pid: u32, uuid: Option<&str>) -> bool {
         let digits = |uuid: &str| -> String {
             uuid.chars().filter(|c| *c != '-').map(|c| c.to_ascii_lowercase()).collect()

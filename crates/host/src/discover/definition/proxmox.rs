@@ -13,14 +13,12 @@
 pub(super) const PREFIX: &str = "instep-";
 
 /// The process that such a file names.
-#[must_use]
 pub fn pid(bytes: &[u8]) -> Option<u32> {
     std::str::from_utf8(bytes).ok()?.trim().parse().ok()
 }
 
 /// The settings in the tags of a configuration, in their order. Snapshots and changes that wait for a restart do
 /// not count.
-#[must_use]
 pub fn settings(bytes: &[u8]) -> Vec<(String, String)> {
     let text = String::from_utf8_lossy(bytes);
     let now = text.lines().take_while(|line| !line.starts_with('['));

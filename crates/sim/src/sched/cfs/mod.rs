@@ -129,13 +129,11 @@ pub struct Cfs {
 
 impl Cfs {
     /// Plain CFS.
-    #[must_use]
     pub fn new(rules: CfsTuning) -> Self {
         Self::with(rules, Choice::Any, "cfs")
     }
 
     /// CFS that puts tasks only where `choice` allows.
-    #[must_use]
     pub fn with(rules: CfsTuning, choice: Choice, name: &'static str) -> Self {
         Self {
             rules,

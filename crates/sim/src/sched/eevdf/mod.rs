@@ -119,7 +119,6 @@ pub struct Eevdf {
 
 impl Eevdf {
     /// With these numbers.
-    #[must_use]
     pub fn new(rules: EevdfTuning) -> Self {
         Self {
             rules,

@@ -4,10 +4,10 @@
 //! Where there is no apt, a readable kernel of the machine itself (/boot) does as well: guests
 //! need only a serial console and an initramfs. It does not look into the kernel's configuration.
 
-use crate::apt::Apt;
-use crate::cache::{Cache, by_version};
-use crate::error::Error;
-use crate::stop::Stop;
+use instep_lab::apt::Apt;
+use instep_lab::cache::Cache;
+use instep_lab::host::kernel::newest_in;
+use instep_lab::{Error, Stop};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -110,18 +110,6 @@ fn keep_images(tree: &Path, into: &Path) -> Result<(), Error> {
         fs::rename(entry.path(), &target).map_err(|error| Error::io("move to", target, error))?;
     }
     Ok(())
-}
-
-/// The `vmlinuz-VERSION` with the highest version in `dir`.
-pub(crate) fn newest_in(dir: &Path) -> Option<PathBuf> {
-    let mut names: Vec<String> = fs::read_dir(dir)
-        .ok()?
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|name| name.starts_with("vmlinuz-"))
-        .collect();
-    names.sort_by(|a, b| by_version(a, b));
-    names.pop().map(|name| dir.join(name))
 }
 
 #[cfg(test)]

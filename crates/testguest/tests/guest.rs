@@ -1,7 +1,7 @@
 //! Guests on this machine, by software emulation: they boot, work, and leave nothing behind.
 
-use instep_lab::{Assets, Guest, GuestSpec, Load};
 use instep_madehost::skip;
+use instep_testguest::{Assets, Guest, GuestSpec, Load};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ fn a_guest_boots_works_and_leaves_nothing_behind() {
     let guest = Guest::start(spec).unwrap();
     let (pid, dir) = (guest.pid(), guest.dir().to_owned());
 
-    let cpus = guest.qmp().unwrap().vcpu_threads().unwrap();
+    let cpus = guest.vcpu_threads().unwrap();
     assert_eq!(cpus.len(), 2);
     for (index, tid) in cpus {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap();

@@ -1,7 +1,9 @@
 //! The affinities of a process's threads, as the kernel shows them: evidence of tests,
 //! independent of the code that they test.
 
-use crate::error::Error;
+use instep_lab::Error;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -36,21 +38,14 @@ pub fn of_process(pid: u32) -> Result<Affinities, Error> {
 /// # Errors
 /// When the thread is gone, belongs to another user, or may not use the CPU.
 pub fn bind(tid: u32, cpu: u32) -> Result<(), Error> {
-    let thread = format!("thread {tid} to CPU {cpu}");
-    let (Ok(tid), Ok(cpu)) = (libc::pid_t::try_from(tid), usize::try_from(cpu)) else {
-        return Err(Error::io("bind", thread, io::ErrorKind::InvalidInput.into()));
-    };
-    if cpu >= libc::CPU_SETSIZE as usize {
-        return Err(Error::io("bind", thread, io::ErrorKind::InvalidInput.into()));
+    let wrong = |error| Error::io("bind", format!("thread {tid} to CPU {cpu}"), error);
+    let thread = i32::try_from(tid).ok().and_then(Pid::from_raw);
+    if cpu as usize >= CpuSet::MAX_CPU || thread.is_none() {
+        return Err(wrong(io::ErrorKind::InvalidInput.into()));
     }
-    // SAFETY: an all-zero cpu_set_t is the empty set, CPU_SET stays inside it (checked above), and
-    // the kernel reads exactly the given size.
-    let result = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(tid, size_of::<libc::cpu_set_t>(), &raw const set)
-    };
-    if result == 0 { Ok(()) } else { Err(Error::io("bind", thread, io::Error::last_os_error())) }
+    let mut set = CpuSet::new();
+    set.set(cpu as usize);
+    sched_setaffinity(thread, &set).map_err(|error| wrong(error.into()))
 }
 
 /// The value of `key:` in a /proc status file.

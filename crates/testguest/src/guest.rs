@@ -7,28 +7,20 @@
 //! ```
 //! Its QEMU is a [`Process`], which says what ends it.
 
-use crate::command;
-use crate::error::Error;
-use crate::image::READY;
-use crate::process::Process;
-use crate::qmp::Qmp;
 use crate::spec::GuestSpec;
-use crate::stop::{Stop, TICK};
-use crate::workdir;
+use instep_lab::command::{self, read_lossy};
+use instep_lab::host::emulator::{INSTALL_QEMU, QEMU};
+use instep_lab::image::READY;
+use instep_lab::process::Process;
+use instep_lab::qmp::Qmp;
+use instep_lab::stop::TICK;
+use instep_lab::{Error, Stop, workdir};
+use serde_json::{Value, json};
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-/// The program that runs guests.
-pub const QEMU: &str = "qemu-system-x86_64";
-
-/// What to do where it is not.
-pub(crate) const INSTALL_QEMU: &str = "install it: apt-get install qemu-system-x86";
-
-/// The most that is read of a console.
-const MAX_CONSOLE: u64 = 4 << 20;
 
 /// A running guest; dropping it ends it.
 #[derive(Debug)]
@@ -48,24 +40,6 @@ pub struct Beat {
     pub work: u64,
     /// Units done since the heartbeat before.
     pub rate: u64,
-}
-
-/// This machine has no QEMU: what to install.
-pub(crate) fn no_qemu() -> Error {
-    Error::missing(format!("no {QEMU} found"), INSTALL_QEMU)
-}
-
-/// Fails with what to install when QEMU is not there.
-///
-/// # Errors
-/// [`Error::Missing`].
-pub fn qemu_present() -> Result<(), Error> {
-    let mut qemu = Command::new(QEMU);
-    let ran = command::output(qemu.arg("--version"), Duration::from_secs(30), &Stop::never());
-    match ran {
-        Ok(ran) if ran.status.success() => Ok(()),
-        _ => Err(no_qemu()),
-    }
 }
 
 impl Guest {
@@ -139,38 +113,32 @@ impl Guest {
     }
 
     /// The specification it was started by.
-    #[must_use]
     pub fn spec(&self) -> &GuestSpec {
         &self.spec
     }
 
     /// What it is called in messages.
-    #[must_use]
     pub fn named(&self) -> String {
         format!("guest {}", self.spec.name)
     }
 
     /// The process id of its QEMU.
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
     /// Its temporary directory; a good place for a QMP socket is elsewhere, since the
     /// specification names it before this directory exists.
-    #[must_use]
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
     /// What it has printed so far.
-    #[must_use]
     pub fn console(&self) -> String {
         read_lossy(&self.dir.path().join("console"))
     }
 
     /// Its heartbeats so far.
-    #[must_use]
     pub fn beats(&self) -> Vec<Beat> {
         parse_beats(&self.console())
     }
@@ -186,8 +154,16 @@ impl Guest {
         Qmp::connect(socket)
     }
 
+    /// The thread id of each vCPU, by its index, as QEMU tells it.
+    ///
+    /// # Errors
+    /// When it has no QMP socket, or QEMU does not answer.
+    pub fn vcpu_threads(&self) -> Result<Vec<(u32, u32)>, Error> {
+        let answer = self.qmp()?.execute("query-cpus-fast", json!({}))?;
+        parse_cpus(&answer).ok_or_else(|| self.failed("query-cpus-fast: no list".to_owned()))
+    }
+
     /// How QEMU ended, if it did.
-    #[must_use]
     pub fn ended(&self) -> Option<String> {
         self.process.ended().map(|status| status.to_string())
     }
@@ -211,19 +187,20 @@ impl Drop for Guest {
     }
 }
 
-/// The text of a file, as much of it as is read of a console; empty when it is not there.
-pub(crate) fn read_lossy(path: &Path) -> String {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    if let Ok(file) = File::open(path) {
-        let _ = file.take(MAX_CONSOLE).read_to_end(&mut bytes);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+/// (index, thread id) of each vCPU in an answer to `query-cpus-fast`, by index.
+fn parse_cpus(answer: &Value) -> Option<Vec<(u32, u32)>> {
+    let number = |cpu: &Value, key: &str| cpu.get(key)?.as_u64()?.try_into().ok();
+    let mut cpus = answer
+        .as_array()?
+        .iter()
+        .map(|cpu| Some((number(cpu, "cpu-index")?, number(cpu, "thread-id")?)))
+        .collect::<Option<Vec<(u32, u32)>>>()?;
+    cpus.sort_unstable();
+    Some(cpus)
 }
 
 /// The heartbeats in a console's text; lines that are cut or mixed up are left out.
-#[must_use]
-pub fn parse_beats(console: &str) -> Vec<Beat> {
+fn parse_beats(console: &str) -> Vec<Beat> {
     let complete = console.rsplit_once('\n').map_or("", |(lines, _)| lines);
     complete.lines().filter_map(parse_beat).collect()
 }
@@ -260,5 +237,20 @@ mod tests {
         assert!(parse_beats(huge).is_empty());
         let overflow = format!("instep-guest: beat up={}.00 work=1 rate=1\n", u64::MAX);
         assert!(parse_beats(&overflow).is_empty());
+    }
+
+    #[test]
+    fn vcpus_are_listed_by_index() {
+        let answer = json!([
+            {"cpu-index": 1, "thread-id": 11, "qom-path": "/b"},
+            {"cpu-index": 0, "thread-id": 10, "qom-path": "/a"}
+        ]);
+        assert_eq!(parse_cpus(&answer), Some(vec![(0, 10), (1, 11)]));
+    }
+
+    #[test]
+    fn an_answer_of_another_shape_is_refused() {
+        assert_eq!(parse_cpus(&json!({})), None);
+        assert_eq!(parse_cpus(&json!([{"cpu-index": -1, "thread-id": 3}])), None);
     }
 }

@@ -65,7 +65,6 @@ pub struct GuestSpec {
 
 impl GuestSpec {
     /// A guest with 2 vCPUs and 128 MiB that spins on each vCPU, executed by QEMU's translator (TCG), one host thread a vCPU.
-    #[must_use]
     pub fn new(name: impl Into<String>, assets: &Assets) -> Self {
         Self {
             name: name.into(),
@@ -86,7 +85,6 @@ impl GuestSpec {
     }
 
     /// QEMU's arguments; the guest's console goes to the file `console`.
-    #[must_use]
     pub fn arguments(&self, console: &Path) -> Vec<String> {
         let mut args: Vec<String> = Vec::new();
         let mut put = |flag: &str, value: String| args.extend([flag.to_owned(), value]);

@@ -1,7 +1,8 @@
 //! Boots guests with two busy vCPUs each on this machine and holds them until its input ends:
 //! `busy [GUESTS]`, two without a number. Says `ready` when all are up. For scripts/record-cost.sh.
 
-use instep_lab::{Assets, Error, Guest, GuestSpec, Stop};
+use instep_lab::{Error, Stop};
+use instep_testguest::{Assets, Guest, GuestSpec};
 use std::io::Read as _;
 
 fn main() -> Result<(), Error> {

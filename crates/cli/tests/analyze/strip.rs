@@ -1,4 +1,4 @@
-//! A few milliseconds of a trace as one SVG picture for documents: a row per vCPU, what ran where, and
+//! A few milliseconds of a trace as one SVG picture, for docs/dispatch.md: a row per vCPU, what ran where, and
 //! who waited for a CPU meanwhile.
 
 use instep_core::units::Nanos;
@@ -23,7 +23,7 @@ const COLOURS: [&str; 7] =
     ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999"];
 
 /// A part of a trace, drawn span by span.
-pub(super) struct Strip {
+pub(crate) struct Strip {
     from: Nanos,
     length: Nanos,
     begin: Nanos,
@@ -47,13 +47,13 @@ struct Span {
 
 impl Strip {
     /// Of `length` from `from` after the trace's begin.
-    pub(super) fn new(from: Nanos, length: Nanos) -> Self {
+    pub(crate) fn new(from: Nanos, length: Nanos) -> Self {
         let (rows, first, spans) = (Vec::new(), Vec::new(), Vec::new());
         Strip { from, length, begin: Nanos(0), rows, left: 0.0, first, spans, cut: false }
     }
 
     /// The picture.
-    pub(super) fn svg(&self) -> String {
+    pub(crate) fn svg(&self) -> String {
         let height = TOP + ROW * self.rows.len() as f64 + 44.0;
         let mut out = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
@@ -165,7 +165,6 @@ impl Sink for Strip {
     }
 }
 
-#[cfg(test)]
 mod tests {
     use super::*;
     use instep_core::units::CpuId;
