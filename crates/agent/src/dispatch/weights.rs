@@ -88,12 +88,14 @@ impl Weigher {
 }
 
 /// The cgroup to which the kernel charges what lies at a path below the mount point.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     /// Its inode number; 0 for the root, and where it is not found in the usual places.
     pub(super) group: u64,
     /// Whether it is the one of this path, and no process but this one is listed there.
     pub(super) alone: bool,
+    /// Its path below the mount point, without a slash at either end.
+    pub(super) path: String,
 }
 
 /// Where a process is charged that lies in this cgroup: the nearest one that has a weight.
@@ -111,7 +113,8 @@ fn weighed(mount: &Path, path: &str, pid: u32) -> Option<Place> {
     // That of a manager of VMs lists none itself: they lie below it.
     let listed = std::fs::read_to_string(level.join("cgroup.procs")).unwrap_or_default();
     let alone = level == own && listed.lines().all(|other| other.trim().parse() == Ok(pid));
-    std::fs::metadata(level).ok().map(|found| Place { group: found.ino(), alone })
+    let path = level.strip_prefix(mount).ok()?.display().to_string();
+    std::fs::metadata(level).ok().map(|found| Place { group: found.ino(), alone, path })
 }
 
 /// The same for a process that is taken for a VM.
@@ -183,7 +186,8 @@ mod tests {
         }
         let number = |path: &str| std::fs::metadata(at(path)).unwrap().ino();
         let scope = number("machine.slice/a.scope");
-        let alone = |alone| Place { group: scope, alone };
+        let path = "machine.slice/a.scope".to_owned();
+        let alone = |alone| Place { group: scope, alone, path: path.clone() };
         assert_eq!(place(&root, "/machine.slice/a.scope", 7), alone(true));
         assert_eq!(place(&root, "/machine.slice/a.scope/libvirt/vcpu0", 7), alone(false));
         assert_eq!(place(&root, "/user.slice/session", 7), Place::default());
