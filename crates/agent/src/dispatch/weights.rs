@@ -39,6 +39,15 @@ impl Weigher {
         self.seen.measures_first(self.begun.elapsed())
     }
 
+    /// Whether something that slept wants CPUs now.
+    pub(super) fn has_woken(&self, kernel: &Loaded) -> bool {
+        if !self.seen.may_look_soon(self.begun.elapsed()) {
+            return false;
+        }
+        let (groups, vms) = counters(&kernel.wants(), &kernel.table().vms);
+        self.seen.has_woken(&groups, &vms)
+    }
+
     /// Looks at what is wanted and writes what all weigh.
     ///
     /// # Errors
@@ -55,36 +64,36 @@ impl Weigher {
 
     /// What all weigh, in the order of `seen.groups` and `table`.
     fn weights(&mut self, seen: &Wants, table: &[Placed], now: Duration) -> Weights {
-        // A VM that has a cgroup to itself has its own weight in this one's place.
-        let own = |placed: &Placed| {
-            let entry = &placed.entry;
-            Some((entry.group, entry.own_weight.filter(|_| entry.alone)?))
-        };
-        let own: BTreeMap<u64, u32> = table.iter().filter_map(own).collect();
-        let group = |seen: &GroupSeen| SeenGroup {
-            id: seen.id,
-            parent: seen.parent,
-            weight: own
-                .get(&seen.id)
-                .map_or(seen.shares as f64 * 100.0 / SHARES, |weight| f64::from(*weight)),
-            wanted_ns: seen.want_ns,
-            most: Group::limit(seen.most),
-        };
-        let vm = |(placed, seen): (&Placed, &VmWant)| SeenVm {
-            key: (placed.vm, seen.begun),
-            group: placed.entry.group,
-            weight: placed
-                .entry
-                .own_weight
-                .filter(|_| !placed.entry.alone)
-                .map_or(100.0, f64::from),
-            vcpus: placed.entry.vcpus.len() as u32,
-            wanted_ns: seen.wanted_ns,
-        };
-        let groups: Vec<SeenGroup> = seen.groups.iter().map(group).collect();
-        let vms: Vec<_> = table.iter().zip(&seen.vms).map(vm).collect();
+        let (groups, vms) = counters(seen, table);
         self.seen.update(f64::from(seen.cpus), &groups, &vms, now)
     }
+}
+
+/// Cgroups and VMs with their counters, in the order of `seen.groups` and `table`.
+fn counters(seen: &Wants, table: &[Placed]) -> (Vec<SeenGroup>, Vec<SeenVm<(u32, u32)>>) {
+    // A VM that has a cgroup to itself has its own weight in this one's place.
+    let own = |placed: &Placed| {
+        let entry = &placed.entry;
+        Some((entry.group, entry.own_weight.filter(|_| entry.alone)?))
+    };
+    let own: BTreeMap<u64, u32> = table.iter().filter_map(own).collect();
+    let group = |seen: &GroupSeen| SeenGroup {
+        id: seen.id,
+        parent: seen.parent,
+        weight: own
+            .get(&seen.id)
+            .map_or(seen.shares as f64 * 100.0 / SHARES, |weight| f64::from(*weight)),
+        wanted_ns: seen.want_ns,
+        most: Group::limit(seen.most),
+    };
+    let vm = |(placed, seen): (&Placed, &VmWant)| SeenVm {
+        key: (placed.vm, seen.begun),
+        group: placed.entry.group,
+        weight: placed.entry.own_weight.filter(|_| !placed.entry.alone).map_or(100.0, f64::from),
+        vcpus: placed.entry.vcpus.len() as u32,
+        wanted_ns: seen.wanted_ns,
+    };
+    (seen.groups.iter().map(group).collect(), table.iter().zip(&seen.vms).map(vm).collect())
 }
 
 /// The cgroup to which the kernel charges what lies at a path below the mount point.
