@@ -11,6 +11,7 @@ use instep_core::wording::Count;
 use instep_kernel::probe::State;
 use instep_kernel::stats::DomainSeen;
 use instep_kernel::{LoadPlan, Mode, Probe, plan};
+use rustix::process::geteuid;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -88,7 +89,7 @@ pub(crate) fn read_dispatch(state: Option<&Path>) -> DispatchJson {
         why: match &gone {
             _ if known => told.why,
             Some(gone) => gone.why(),
-            None => untold(&kernel),
+            None => untold(&kernel, geteuid().is_root()),
         },
         next_attempt: told.next_attempt,
         ended: gone.map(|gone| EndedJson { pid: gone.pid, last_heard: gone.heard_at() }),
@@ -172,13 +173,13 @@ fn milliseconds(ns: u64) -> humantime::FormattedDuration {
 }
 
 /// No run tells why, and whether one would change that.
-fn untold(kernel: &Probe) -> String {
+fn untold(kernel: &Probe, is_root: bool) -> String {
+    let of_user = if is_root { "" } else { " of this user (root sees the service's)" };
+    let would = format!("{UNTOLD}{of_user}; `instep run --dispatch auto` would");
     // VMs are not looked at here, so their cookies are not known.
     match plan(Mode::Auto, kernel, plan::BUILT, true) {
-        LoadPlan::Load => format!("{UNTOLD}; `instep run --dispatch auto` would load Instep's"),
-        LoadPlan::Stay(why) | LoadPlan::Busy(why) => {
-            format!("{UNTOLD}; `instep run --dispatch auto` would not load Instep's: {why}")
-        }
+        LoadPlan::Load => format!("{would} load Instep's"),
+        LoadPlan::Stay(why) | LoadPlan::Busy(why) => format!("{would} not load Instep's: {why}"),
     }
 }
 
@@ -289,11 +290,14 @@ mod tests {
     #[test]
     fn why_is_told_whoever_runs_and_when_it_is_tried_again() {
         let mut dispatch = read_dispatch(Some(Path::new("/nonexistent")));
-        assert!(dispatch.why.starts_with(&format!("{UNTOLD}; `instep run --dispatch auto` would")));
+        let would = "; `instep run --dispatch auto` would ";
+        assert!(dispatch.why.starts_with(UNTOLD) && dispatch.why.contains(would));
         assert!(dispatch.drawn(2000).contains(&dispatch.why), "{}", dispatch.drawn(2000));
         let none = Probe { release: "6.1.0".into(), ..Probe::default() };
         let known = if plan::BUILT { "Linux 6.1.0 has no sched_ext" } else { "feature `kernel`" };
-        assert!(untold(&none).contains(known), "{}", untold(&none));
+        let [as_root, as_user] = [true, false].map(|is_root| untold(&none, is_root));
+        assert!(as_root.contains(known) && as_user.contains(known), "{as_root}");
+        assert!(as_user.contains("root sees") && !as_root.contains("root sees"), "{as_user}");
         dispatch.why = "it fell out: a thread waited for too long".into();
         dispatch.next_attempt = Some("2026-11-23T08:11:15Z".into());
         let drawn = dispatch.drawn(200);
