@@ -19,14 +19,21 @@ pub(super) struct Weigher {
     begun: Instant,
     /// VMs by their number and when their entry of the table was begun.
     seen: entitled::Weigher<(u32, u32)>,
+    /// Until then nothing is looked at between two looks at all.
+    rests_until: Duration,
 }
+
+/// After a look it rests for so many times as long as that took, as any user may make cgroups that wake up again and again: a look at a
+/// thousand cgroups takes less than a millisecond.
+const REST: u32 = 20;
 
 /// A `cpu.weight` of 100 as the kernel keeps it (`GROUP_SHARES` of bpf/state.bpf.h).
 const SHARES: f64 = 1_048_576.0;
 
 impl Weigher {
     pub(super) fn new() -> Self {
-        Self { begun: Instant::now(), seen: entitled::Weigher::default() }
+        let seen = entitled::Weigher::default();
+        Self { begun: Instant::now(), seen, rests_until: Duration::ZERO }
     }
 
     /// Whether the last look is long enough ago for another one.
@@ -40,12 +47,21 @@ impl Weigher {
     }
 
     /// Whether something that slept wants CPUs now.
-    pub(super) fn has_woken(&self, kernel: &Loaded) -> bool {
-        if !self.seen.may_look_soon(self.begun.elapsed()) {
+    pub(super) fn has_woken(&mut self, kernel: &Loaded) -> bool {
+        let begin = self.begun.elapsed();
+        if begin < self.rests_until || !self.seen.may_look_soon(begin) {
             return false;
         }
         let (groups, vms) = counters(&kernel.wants(), &kernel.table().vms);
-        self.seen.has_woken(&groups, &vms)
+        let woken = self.seen.has_woken(&groups, &vms);
+        self.rest_since(begin);
+        woken
+    }
+
+    /// A look that began then took until now.
+    fn rest_since(&mut self, begin: Duration) {
+        let now = self.begun.elapsed();
+        self.rests_until = now + (now - begin) * REST;
     }
 
     /// Looks at what is wanted and writes what all weigh.
@@ -53,13 +69,14 @@ impl Weigher {
     /// # Errors
     /// The kernel does not take a weight.
     pub(super) fn update(&mut self, kernel: &mut Loaded) -> Result<(), String> {
+        let begin = self.begun.elapsed();
         let seen = kernel.wants();
-        let weights = self.weights(&seen, &kernel.table().vms, self.begun.elapsed());
+        let weights = self.weights(&seen, &kernel.table().vms, begin);
         let ids = seen.groups.iter().map(|group| group.id);
         let threads: Vec<(u64, u32)> = ids.zip(weights.threads.iter().copied()).collect();
-        kernel
-            .set_weights(&threads, &weights.vms, weights.mean)
-            .map_err(|error| format!("{error:#}"))
+        let set = kernel.set_weights(&threads, &weights.vms, weights.mean);
+        self.rest_since(begin);
+        set.map_err(|error| format!("{error:#}"))
     }
 
     /// What all weigh, in the order of `seen.groups` and `table`.
