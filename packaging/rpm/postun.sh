@@ -5,6 +5,6 @@ if [ "$1" -ge 1 ]; then
 else
     # The package has files, no directories. Settings that were changed stay as instep.toml.rpmsave.
     rmdir /etc/instep /usr/share/instep /usr/share/licenses/instep /usr/share/doc/instep/examples/prometheus \
-        /usr/share/doc/instep/examples /usr/share/doc/instep/decisions /usr/share/doc/instep/models /usr/share/doc/instep \
-        2>/dev/null || :
+        /usr/share/doc/instep/examples /usr/share/doc/instep/decisions /usr/share/doc/instep/models \
+        /usr/share/doc/instep/recordings /usr/share/doc/instep 2>/dev/null || :
 fi

@@ -15,9 +15,11 @@ pub use moment::{MomentChange, MomentHost, MomentNode, MomentVcpu, MomentVm, Pub
 
 use crate::state_file;
 use instep_core::policy::PolicyName;
+use instep_core::units::VmId;
 use instep_host::apply::{Instance, InstanceLife};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -100,6 +102,24 @@ impl RunState {
 pub fn running(state: &Path) -> Option<RunState> {
     let stored: RunState = state_file::stored(state, FILE)?;
     matches!(stored.instance.life(), Ok(InstanceLife::Runs)).then_some(stored)
+}
+
+/// Processes of the VMs that count for the run that uses this state directory, which everybody may read; `None` when there is no run,
+/// or it has not ended a cycle yet.
+#[must_use]
+pub fn counted(state: &Path) -> Option<BTreeSet<VmId>> {
+    #[derive(Deserialize)]
+    struct Vm {
+        pid: VmId,
+    }
+    #[derive(Deserialize)]
+    struct Host {
+        instance: Instance,
+        vms: Vec<Vm>,
+    }
+    let Host { instance, vms } = state_file::stored(state, HOST)?;
+    let runs = matches!(instance.life(), Ok(InstanceLife::Runs));
+    runs.then(|| vms.into_iter().map(|vm| vm.pid).collect())
 }
 
 /// A run begins or has ended: what one told is no longer so.

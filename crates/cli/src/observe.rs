@@ -185,12 +185,16 @@ impl Observed {
         }
         let mut text = format!("\nLeft alone ({}):\n", plural(opaque.len(), "VM"));
         for vm in opaque {
+            // Of a VM that does not count none are.
+            let vcpus = match vm.vcpus {
+                0 => String::new(),
+                vcpus => format!(", {}", plural(vcpus as usize, "vCPU")),
+            };
             let line = format!(
-                "{} ({} {}), {}: {}",
+                "{} ({} {}){vcpus}: {}",
                 printable(&vm.name),
                 if self.xen.is_some() { "domain" } else { "pid" },
                 vm.id,
-                plural(vm.vcpus as usize, "vCPU"),
                 vm.why
             );
             for (index, line) in wrapped(&line, width - 4).iter().enumerate() {

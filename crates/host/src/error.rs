@@ -97,7 +97,10 @@ fn who(pid: Option<u32>) -> String {
 
 fn to_stop(pid: Option<u32>) -> String {
     match pid {
-        Some(pid) => format!("stop it first with `kill {pid}`; it restores what it changed"),
+        // systemd would start the service again.
+        Some(pid) => format!(
+            "stop it first with `systemctl stop instep`, or with `kill {pid}` where it is not the service; it restores what it changed"
+        ),
         None => "find it with `ps -C instep` and stop it first".to_owned(),
     }
 }

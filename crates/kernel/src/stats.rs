@@ -1,9 +1,9 @@
 //! What the loaded scheduler tells: counters, events, VMs, costs. Plain data.
 
 use crate::settings::{Cosched, Latency};
+use crate::waits::WaitClasses;
 pub use instep_abi::COUNTERS;
 use instep_abi::{EVENT_GANG_OFF, EVENT_GANG_ON};
-use instep_core::measure::waits::Waits;
 use instep_core::units::{NodeId, Tid};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ pub struct VmSeen {
     /// How often a CPU was taken from its gang in its slot.
     pub tears: u64,
     /// Its vCPUs, in their order, and how long each waited for a CPU since it is known.
-    pub vcpus: Vec<(Tid, Waits)>,
+    pub vcpus: Vec<(Tid, WaitClasses)>,
 }
 
 /// A scheduling domain: CPUs of a node that share one clock of virtual time.

@@ -29,8 +29,10 @@ pub struct VmEntry {
     pub own_weight: Option<u32>,
     /// The inode number of the cgroup that the kernel charges its CPU time to, 0 for the root, ...
     pub group: u64,
-    /// ... and whether nothing else lies there.
+    /// ... whether nothing else lies there ...
     pub alone: bool,
+    /// ... and its path below the mount point, without a slash at either end.
+    pub cgroup: String,
     /// Allocation period.
     pub period: Duration,
     /// Node where it should run, if one.
@@ -55,6 +57,7 @@ impl VmEntry {
             own_weight: None,
             group: 0,
             alone: false,
+            cgroup: String::new(),
             period: DEFAULT_PERIOD,
             home: None,
             cosched: Cosched::Auto,

@@ -11,6 +11,7 @@ use instep_core::units::{NodeId, Tid};
 use instep_host::apply::{Instance, InstanceLife};
 use instep_kernel::exit::Exit;
 use instep_kernel::stats::{Cost, DomainSeen, VmSeen};
+use instep_kernel::waits::WaitClasses;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -44,7 +45,8 @@ pub struct InForce {
     /// The scheduling domains.
     #[serde(default)]
     pub domains: Vec<DomainSeen>,
-    /// CPU limits of cgroups in which threads ran of late, in the order of the paths, at most 64.
+    /// CPU limits of cgroups in which threads ran of late, at most 64: those of VMs, then others, those that held threads for
+    /// longest first.
     #[serde(default)]
     pub limits: Vec<LimitInForce>,
     /// How many there are besides.
@@ -261,39 +263,46 @@ fn milli_cpus(share: u32) -> u32 {
     u32::try_from(u64::from(share) * 1000 / 1024).unwrap_or(u32::MAX)
 }
 
-impl From<VmSeen> for VmInForce {
-    fn from(seen: VmSeen) -> Self {
-        let mut all = Waits::default();
-        seen.vcpus.iter().for_each(|(_, waits)| all.merge(waits));
-        Self {
-            name: seen.name,
-            weight: seen.weight,
-            period: humantime::format_duration(Duration::from_nanos(seen.period_ns)).to_string(),
-            cosched: seen.cosched.to_string(),
-            latency: seen.latency.to_string(),
-            home_node: seen.home,
-            together: seen.seats > 0,
-            gang_vcpus: seen.seats,
-            gang_cpus: seen.gang_cpus,
-            domain: seen.domain,
-            share_milli: milli_cpus(seen.share),
-            found: seen.found,
-            together_ns: seen.together_ns,
-            apart_ns: seen.apart_ns,
-            cpu_ns: seen.cpu_ns,
-            held_ns: seen.held_ns,
-            held_milli: 0,
-            blocks: seen.blocks,
-            lag_ns: seen.lag_ns,
-            gang_slots: seen.slots,
-            gang_tears: seen.tears,
-            waits: WaitsInForce::from(&all),
-            vcpus: seen
-                .vcpus
-                .iter()
-                .map(|(tid, waits)| VcpuInForce { tid: *tid, waits: waits.into() })
-                .collect(),
-        }
+/// VMs as the scheduler sees them. The measure of waits takes 4 KiB, so all vCPUs use the same.
+pub(super) fn vms_in_force(seen: impl Iterator<Item = VmSeen>) -> Vec<VmInForce> {
+    let (mut vm, mut vcpu) = (Waits::default(), Waits::default());
+    seen.map(|seen| vm_in_force(seen, &mut vm, &mut vcpu)).collect()
+}
+
+/// `all` and `own` hold the waits of the VM and of each vCPU in turn.
+fn vm_in_force(seen: VmSeen, all: &mut Waits, own: &mut Waits) -> VmInForce {
+    all.clear();
+    let vcpu = |(tid, classes): &(Tid, WaitClasses)| {
+        own.clear();
+        classes.add_to(own);
+        all.merge(own);
+        VcpuInForce { tid: *tid, waits: (&*own).into() }
+    };
+    let vcpus = seen.vcpus.iter().map(vcpu).collect();
+    VmInForce {
+        name: seen.name,
+        weight: seen.weight,
+        period: humantime::format_duration(Duration::from_nanos(seen.period_ns)).to_string(),
+        cosched: seen.cosched.to_string(),
+        latency: seen.latency.to_string(),
+        home_node: seen.home,
+        together: seen.seats > 0,
+        gang_vcpus: seen.seats,
+        gang_cpus: seen.gang_cpus,
+        domain: seen.domain,
+        share_milli: milli_cpus(seen.share),
+        found: seen.found,
+        together_ns: seen.together_ns,
+        apart_ns: seen.apart_ns,
+        cpu_ns: seen.cpu_ns,
+        held_ns: seen.held_ns,
+        held_milli: 0,
+        blocks: seen.blocks,
+        lag_ns: seen.lag_ns,
+        gang_slots: seen.slots,
+        gang_tears: seen.tears,
+        waits: WaitsInForce::from(&*all),
+        vcpus,
     }
 }
 

@@ -6,16 +6,20 @@ use instep_host::Root;
 use instep_kernel::stats::LimitSeen;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The most limits that are listed, the first by path: any user may set some in a cgroup that was handed over.
+/// The most limits that are listed: any user may set some in a cgroup that was handed over.
 const MOST_LIMITS: usize = 64;
 
 /// The longest look for cgroups beside the work of the agent: any user may make some.
 const MOST_OF_A_LOOK: Duration = Duration::from_millis(50);
+
+/// After a look it rests for so many times as long as that took: some 2 ms for a thousand limits.
+const REST: u32 = 50;
 
 /// The longest one when the scheduler is out.
 const MOST_OF_LAST_LOOK: Duration = Duration::from_secs(2);
@@ -42,27 +46,55 @@ pub struct LimitInForce {
 #[derive(Debug, Default)]
 pub(super) struct CgroupPaths {
     found: BTreeMap<u64, Option<(PathBuf, PathBuf)>>,
-    /// Until then none is looked for: any user may make cgroups, and a look at all takes its time.
+    /// Those of VMs, below the mount point.
+    of_vms: BTreeSet<String>,
+    /// Those above these.
+    above_vms: BTreeSet<String>,
+    /// Until then nothing is looked at: any user may make cgroups, and a look at all takes its time.
     rests_until: Option<Instant>,
 }
 
-/// After a look it rests for so many times as long as that took.
-const REST: u32 = 50;
+/// The paths above a cgroup's, the nearest first, without the root's.
+fn above(path: &str) -> impl Iterator<Item = &str> {
+    std::iter::successors(path.rsplit_once('/'), |(above, _)| above.rsplit_once('/'))
+        .map(|(above, _)| above)
+}
 
 impl CgroupPaths {
+    /// These are the cgroups of VMs, below the mount point.
+    pub(super) fn note_vms<'a>(&mut self, cgroups: impl Iterator<Item = &'a str>) {
+        self.of_vms = cgroups.filter(|path| !path.is_empty()).map(str::to_owned).collect();
+        self.above_vms =
+            self.of_vms.iter().flat_map(|path| above(path)).map(str::to_owned).collect();
+    }
+
+    /// Whether a limit of this cgroup is one of a VM: it is set there, above or below.
+    fn is_of_vm(&self, path: &str) -> bool {
+        self.above_vms.contains(path)
+            || self.of_vms.contains(path)
+            || above(path).any(|above| self.of_vms.contains(above))
+    }
+
     /// Finds the cgroups that are new, and forgets those that are gone: the scheduler knows their limits for a minute more.
     pub(super) fn update(&mut self, root: &Root, limits: &[LimitSeen]) {
+        let begin = Instant::now();
+        if self.rests_until.is_some_and(|until| begin < until) {
+            return;
+        }
         let all: BTreeSet<u64> = limits.iter().map(|limit| limit.group).collect();
         self.found.retain(|id, _| all.contains(id));
         for (id, found) in &mut self.found {
             found.take_if(|(_, path)| number_of(path) != Some(*id));
         }
-        let mut new: BTreeSet<u64> =
+        let new: BTreeSet<u64> =
             all.into_iter().filter(|id| !self.found.contains_key(id)).collect();
-        let begin = Instant::now();
-        if new.is_empty() || self.rests_until.is_some_and(|until| begin < until) {
-            return;
+        if !new.is_empty() {
+            self.find(root, new);
         }
+        self.rests_until = Some(begin + begin.elapsed() * REST);
+    }
+
+    fn find(&mut self, root: &Root, mut new: BTreeSet<u64>) {
         let (found, whole) = find_cgroups(root, &new, MOST_OF_A_LOOK);
         for (id, found) in found {
             self.found.insert(id, Some(found));
@@ -72,25 +104,30 @@ impl CgroupPaths {
         if whole {
             self.found.extend(new.into_iter().map(|id| (id, None)));
         }
-        self.rests_until = Some(begin + begin.elapsed() * REST);
     }
 
-    /// Limits with their cgroups in the order of the paths, at most [`MOST_LIMITS`], and how many were left out.
+    /// Limits with their cgroups, at most [`MOST_LIMITS`], and how many were left out. Those of VMs come first, then those that held
+    /// threads for longer: a user who makes many cgroups must not keep others' limits out.
     pub(super) fn name(&self, limits: &[LimitSeen]) -> (Vec<LimitInForce>, usize) {
         let named = |seen: &LimitSeen| {
             let (mount, path) = self.found.get(&seen.group)?.as_ref()?;
-            Some(LimitInForce {
-                cgroup: format!("/{}", path.strip_prefix(mount).unwrap_or(path).display()),
+            let path = path.strip_prefix(mount).unwrap_or(path).display().to_string();
+            let limit = LimitInForce {
+                cgroup: format!("/{path}"),
                 milli_cpus: seen.milli_cpus,
                 is_used_up: seen.is_used_up,
                 held_ns: seen.held_ns,
-            })
+            };
+            Some((!self.is_of_vm(&path), limit))
         };
-        let mut all: Vec<LimitInForce> = limits.iter().filter_map(named).collect();
-        all.sort_by(|one, other| one.cgroup.cmp(&other.cgroup));
+        let mut all: Vec<(bool, LimitInForce)> = limits.iter().filter_map(named).collect();
+        let rank = |(is_other, limit): &(bool, LimitInForce)| (*is_other, Reverse(limit.held_ns));
+        all.sort_by(|one, other| {
+            rank(one).cmp(&rank(other)).then_with(|| one.1.cgroup.cmp(&other.1.cgroup))
+        });
         let left_out = all.len().saturating_sub(MOST_LIMITS);
-        all.truncate(MOST_LIMITS);
-        (all, left_out)
+        let listed = all.into_iter().take(MOST_LIMITS).map(|(_, limit)| limit);
+        (listed.collect(), left_out)
     }
 }
 
@@ -205,7 +242,11 @@ mod tests {
         let web = make_cgroup(dir.path(), "machine.slice/web.scope");
         let seen = [limit(backup, 200), limit(web, 1500), limit(u64::MAX, 100)];
         let mut paths = CgroupPaths::default();
-        paths.update(&Root::at(dir.path()), &seen);
+        let update = |paths: &mut CgroupPaths, root: &Path, seen: &[LimitSeen]| {
+            paths.rests_until = None;
+            paths.update(&Root::at(root), seen);
+        };
+        update(&mut paths, dir.path(), &seen);
         let named = |cgroup: &str, milli_cpus, is_used_up| LimitInForce {
             cgroup: cgroup.to_owned(),
             milli_cpus,
@@ -216,12 +257,12 @@ mod tests {
         let backup_limit = named("/system.slice/backup.service", 200, true);
         assert_eq!(paths.name(&seen), (vec![web, backup_limit], 0), "one is gone");
         // A cgroup that is known is not looked for again, and one that is gone or has no limit any more is forgotten.
-        paths.update(&Root::at(Path::new("/nonexistent")), &seen);
+        update(&mut paths, Path::new("/nonexistent"), &seen);
         assert_eq!(paths.name(&seen).0.len(), 2);
         std::fs::remove_dir(dir.path().join("sys/fs/cgroup/machine.slice/web.scope")).unwrap();
-        paths.update(&Root::at(dir.path()), &seen);
+        update(&mut paths, dir.path(), &seen);
         assert_eq!(paths.name(&seen).0.len(), 1);
-        paths.update(&Root::at(dir.path()), &[]);
+        update(&mut paths, dir.path(), &[]);
         assert_eq!(paths.name(&seen).0.len(), 0);
     }
 
@@ -261,5 +302,25 @@ mod tests {
         let (named, left_out) = paths.name(&seen);
         assert_eq!((named.len(), left_out), (MOST_LIMITS, 6));
         assert_eq!((named[0].cgroup.as_str(), named[63].cgroup.as_str()), ("/a/00", "/a/63"));
+    }
+
+    #[test]
+    fn limits_of_vms_come_before_those_that_a_user_makes() {
+        let (dir, first) = host_with("a/0");
+        let more = (1..80).map(|at| make_cgroup(dir.path(), &format!("a/{at}")));
+        let held = |group, held_ns| LimitSeen { held_ns, ..limit(group, 100) };
+        let mut seen: Vec<LimitSeen> =
+            std::iter::once(first).chain(more).zip(100..).map(|(id, ns)| held(id, ns)).collect();
+        let paths =
+            ["vms", "vms/web", "vms/web/vcpu0", "vms/other", "user.slice", "z/service", "z/idle"];
+        let ids = paths.map(|path| make_cgroup(dir.path(), path));
+        seen.extend(ids.into_iter().zip([0, 0, 0, 0, 0, 500, 0]).map(|(id, ns)| held(id, ns)));
+        let mut paths = CgroupPaths::default();
+        paths.note_vms(["vms/web", ""].into_iter());
+        paths.update(&Root::at(dir.path()), &seen);
+        let (named, left_out) = paths.name(&seen);
+        let first: Vec<&str> = named.iter().take(5).map(|limit| limit.cgroup.as_str()).collect();
+        assert_eq!(first, ["/vms", "/vms/web", "/vms/web/vcpu0", "/z/service", "/a/79"]);
+        assert_eq!((named.len(), left_out), (MOST_LIMITS, 23));
     }
 }

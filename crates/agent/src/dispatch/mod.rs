@@ -237,7 +237,7 @@ impl Dispatch {
                     instep: true,
                     why: "loaded by instep run".to_owned(),
                     counters: counters.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect(),
-                    vms: self.held.add_to(kernel.vms().map(VmInForce::from).collect()),
+                    vms: self.held.add_to(in_force::vms_in_force(kernel.vms())),
                     domains: kernel.domains(),
                     limits: self.limits.0.clone(),
                     more_limits: self.limits.1,
@@ -248,6 +248,8 @@ impl Dispatch {
     }
 
     fn try_load(&mut self) {
+        // Those of the scheduler before.
+        (self.limits, self.programs) = ((Vec::new(), 0), Vec::new());
         let (vms, plan) = decide((&self.config, &self.trust), &self.scanner);
         let next = match (plan, self.places.clone()) {
             (LoadPlan::Stay(why), _) | (LoadPlan::Load, Err(why)) => State::Off(why),
@@ -384,6 +386,7 @@ impl Dispatch {
         let fed = kernel.feed(entries);
         let taken = fed.as_ref().map_or(&[][..], |_| kernel.table().vms.as_slice());
         self.refused = table::refused(&scan.vms, taken);
+        self.cgroups.note_vms(taken.iter().map(|placed| placed.entry.cgroup.as_str()));
         match fed {
             Ok(more) => warnings.extend(more),
             Err(error) => warnings.push(format!("the VM table was not taken: {error:#}")),
@@ -480,7 +483,8 @@ impl Scheduler for Dispatch {
         // Whoever may set weights in a cgroup that was handed over could have it compute all the time.
         if let State::Loaded { kernel, .. } = &self.state
             && (self.weigher.measures_first()
-                || self.weigher.is_rested() && kernel.reweighed() != self.reweighed)
+                || self.weigher.is_rested() && kernel.reweighed() != self.reweighed
+                || self.weigher.has_woken(kernel))
         {
             self.update_weights();
         }

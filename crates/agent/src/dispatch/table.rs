@@ -48,13 +48,17 @@ fn entry(facts: &VmFacts, home: Option<NodeId>, config: Option<&VmConfig>) -> Vm
     entry.helpers = helpers.collect();
     entry.home = home.filter(|_| !settings.is_ignored());
     let place = facts.cgroup.as_deref().map(|path| weights::place(&Root::live(), path, facts.pid));
-    let place = place.unwrap_or_default();
-    (entry.group, entry.alone) = (place.group, place.alone);
-    let mut entry = configured(entry, facts.weight, Some(&settings.values));
+    let mut entry = at(place.unwrap_or_default(), entry);
+    entry = configured(entry, facts.weight, Some(&settings.values));
     if settings.is_ignored() {
         entry.cosched = Cosched::Never;
     }
     entry
+}
+
+/// The same in this cgroup.
+fn at(Place { group, alone, path }: Place, entry: VmEntry) -> VmEntry {
+    VmEntry { group, alone, cgroup: path, ..entry }
 }
 
 fn configured(mut entry: VmEntry, weight: u32, config: Option<&VmConfig>) -> VmEntry {
@@ -109,8 +113,8 @@ pub fn entries(
                     ));
                     continue;
                 }
-                let Place { group, alone } = weights::place_of_process(&Root::live(), given.pid);
-                let entry = VmEntry { group, alone, ..VmEntry::new(&given.name, vcpus) };
+                let place = weights::place_of_process(&Root::live(), given.pid);
+                let entry = at(place, VmEntry::new(&given.name, vcpus));
                 all.push(configured(entry, 100, config.vm.get(&given.name)));
             }
             None => warnings.push(format!(

@@ -72,6 +72,17 @@ fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
 }
 
 #[test]
+fn limits_of_the_scheduler_before_are_forgotten_when_it_is_loaded_anew() {
+    let mut dispatch = Dispatch::begin(&Config::default(), &observer(), None).unwrap();
+    dispatch.limits = (vec![LimitInForce::default()], 7);
+    dispatch.programs = vec![Program::default()];
+    dispatch.state = State::Off(String::new());
+    dispatch.reload(&Config::default());
+    assert_eq!(dispatch.limits, (vec![], 0));
+    assert_eq!(dispatch.programs, vec![]);
+}
+
+#[test]
 fn every_online_cpu_has_its_node_and_a_lane_of_its_own() {
     let topology = Arc::clone(observer().topology());
     let places = places(&topology).unwrap();

@@ -11,6 +11,7 @@ use instep_core::wording::Count;
 use instep_kernel::probe::State;
 use instep_kernel::stats::DomainSeen;
 use instep_kernel::{LoadPlan, Mode, Probe, plan};
+use rustix::process::geteuid;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ pub(crate) struct DispatchJson {
     vms: Vec<VmInForce>,
     /// The clocks of Instep's scheduling domains.
     domains: Vec<DomainSeen>,
-    /// CPU limits of cgroups that Instep's keeps, in the order of the paths, at most 64.
+    /// CPU limits of cgroups that Instep's keeps, at most 64: those of VMs, then others, those that held threads for longest first.
     limits: Vec<LimitInForce>,
     /// How many there are besides.
     more_limits: usize,
@@ -88,7 +89,7 @@ pub(crate) fn read_dispatch(state: Option<&Path>) -> DispatchJson {
         why: match &gone {
             _ if known => told.why,
             Some(gone) => gone.why(),
-            None => untold(&kernel),
+            None => untold(&kernel, geteuid().is_root()),
         },
         next_attempt: told.next_attempt,
         ended: gone.map(|gone| EndedJson { pid: gone.pid, last_heard: gone.heard_at() }),
@@ -129,36 +130,37 @@ impl DispatchJson {
             let line = printable(&vm_line(vm));
             text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
         }
-        if let Some(line) = self.limits_line() {
+        for line in self.limit_lines() {
             text.push_str(&indented(&wrapped(&printable(&line), width.saturating_sub(2)), 2));
         }
         text
     }
 
-    /// The CPU limits of cgroups, and for how long they held threads that belong to no VM; `None` without any.
-    fn limits_line(&self) -> Option<String> {
-        let held_ns = self.domains.iter().map(|domain| domain.host_held_ns).sum();
-        if self.limits.is_empty() && held_ns < 1_000_000 {
-            return None;
-        }
+    /// The CPU limits of cgroups with what each held, and for how long they held threads outside VMs, whose lines do not tell it.
+    fn limit_lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
         let shown = self.limits.iter().take(SHOWN_LIMITS).map(|limit| {
             let used_up = if limit.is_used_up { ", used up now" } else { "" };
             let held = milliseconds(limit.held_ns);
             let cpus = limit.milli_cpus as f64 / 1000.0;
-            format!("{} ({cpus} CPUs, held for {held}{used_up})", limit.cgroup)
+            format!("{} ({cpus} CPUs, held its threads for {held}{used_up})", limit.cgroup)
         });
-        let more = match self.limits.len().saturating_sub(SHOWN_LIMITS) + self.more_limits {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        Some(format!(
-            "threads that belong to no VM: held for {} by CPU limits; limits of {}{more}",
-            milliseconds(held_ns),
-            match self.limits.len() {
-                0 => "no cgroup now".to_owned(),
-                _ => shown.collect::<Vec<_>>().join(", "),
-            },
-        ))
+        let shown: Vec<String> = shown.collect();
+        if !shown.is_empty() {
+            let more = match self.limits.len() - shown.len() + self.more_limits {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            lines.push(format!("CPU limits of cgroups: {}{more}", shown.join(", ")));
+        }
+        let held_ns: u64 = self.domains.iter().map(|domain| domain.host_held_ns).sum();
+        if held_ns >= 1_000_000 {
+            let held = milliseconds(held_ns);
+            lines.push(format!(
+                "threads outside VMs, such as services: held for {held} by CPU limits"
+            ));
+        }
+        lines
     }
 }
 
@@ -171,13 +173,13 @@ fn milliseconds(ns: u64) -> humantime::FormattedDuration {
 }
 
 /// No run tells why, and whether one would change that.
-fn untold(kernel: &Probe) -> String {
+fn untold(kernel: &Probe, is_root: bool) -> String {
+    let of_user = if is_root { "" } else { " of this user (root sees the service's)" };
+    let would = format!("{UNTOLD}{of_user}; `instep run --dispatch auto` would");
     // VMs are not looked at here, so their cookies are not known.
     match plan(Mode::Auto, kernel, plan::BUILT, true) {
-        LoadPlan::Load => format!("{UNTOLD}; `instep run --dispatch auto` would load Instep's"),
-        LoadPlan::Stay(why) | LoadPlan::Busy(why) => {
-            format!("{UNTOLD}; `instep run --dispatch auto` would not load Instep's: {why}")
-        }
+        LoadPlan::Load => format!("{would} load Instep's"),
+        LoadPlan::Stay(why) | LoadPlan::Busy(why) => format!("{would} not load Instep's: {why}"),
     }
 }
 
@@ -274,23 +276,28 @@ mod tests {
         dispatch.limits = (0..10).map(limit).collect();
         dispatch.more_limits = 5;
         let drawn = dispatch.drawn(2000);
-        let line = "threads that belong to no VM: held for 3s 500ms by CPU limits; limits of \
-                    /system.slice/0.service (0.2 CPUs, held for 0s, used up now), /system.slice/1.service";
-        assert!(drawn.contains(line), "{drawn}");
-        assert!(
-            drawn.contains("/system.slice/7.service (0.207 CPUs, held for 7ms) and 7 more"),
-            "{drawn}"
-        );
+        for line in [
+            "\n  CPU limits of cgroups: /system.slice/0.service (0.2 CPUs, held its threads for 0s, used up now), ",
+            ", /system.slice/7.service (0.207 CPUs, held its threads for 7ms) and 7 more\n",
+            "\n  threads outside VMs, such as services: held for 3s 500ms by CPU limits\n",
+        ] {
+            assert!(drawn.contains(line), "{line} in {drawn}");
+        }
+        dispatch.limits.clear();
+        assert!(!dispatch.drawn(2000).contains("cgroups"), "what was held stays");
     }
 
     #[test]
     fn why_is_told_whoever_runs_and_when_it_is_tried_again() {
         let mut dispatch = read_dispatch(Some(Path::new("/nonexistent")));
-        assert!(dispatch.why.starts_with(&format!("{UNTOLD}; `instep run --dispatch auto` would")));
+        let would = "; `instep run --dispatch auto` would ";
+        assert!(dispatch.why.starts_with(UNTOLD) && dispatch.why.contains(would));
         assert!(dispatch.drawn(2000).contains(&dispatch.why), "{}", dispatch.drawn(2000));
         let none = Probe { release: "6.1.0".into(), ..Probe::default() };
         let known = if plan::BUILT { "Linux 6.1.0 has no sched_ext" } else { "feature `kernel`" };
-        assert!(untold(&none).contains(known), "{}", untold(&none));
+        let [as_root, as_user] = [true, false].map(|is_root| untold(&none, is_root));
+        assert!(as_root.contains(known) && as_user.contains(known), "{as_root}");
+        assert!(as_user.contains("root sees") && !as_root.contains("root sees"), "{as_user}");
         dispatch.why = "it fell out: a thread waited for too long".into();
         dispatch.next_attempt = Some("2026-11-23T08:11:15Z".into());
         let drawn = dispatch.drawn(200);

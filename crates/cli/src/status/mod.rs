@@ -17,6 +17,7 @@ use held::{PlacedJson, RunJson};
 use instep_agent::config::Config;
 use instep_agent::dispatch::table;
 use instep_agent::observe::facts_of;
+use instep_agent::published::counted;
 use instep_agent::view::{self, ConflictView};
 use instep_agent::vm_settings::{Chosen, VmSettings};
 use instep_core::conflict;
@@ -115,21 +116,25 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     if let Some(window) = args.host.window {
         config.window = window;
     }
+    let is_live = args.host.root.is_none();
+    let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
     let mut observed = observe(&args.host, &config, None)?;
-    let conflicts = Conflicts::of(&observed, &trust);
+    let mut conflicts = Conflicts::of(&observed, &trust);
+    // The run has a configuration of its own.
+    if let Some(counted) = state.as_ref().and_then(|state| counted(state.path())) {
+        conflicts.refused.retain(|vm, _| !counted.contains(vm));
+    }
     let settings = all_settings(&observed, &configured);
     for vm in &mut observed.snapshot.opaque {
         if let Some(why) = conflicts.refused.get(&vm.id) {
             vm.why.clone_from(why);
         }
     }
-    let is_live = args.host.root.is_none();
     let has_dispatch = is_live && observed.xen.is_none();
     let dispatch = has_dispatch.then(|| dispatch::read_dispatch(args.host.state_dir.as_deref()));
     if let Some(dispatch) = &dispatch {
         dispatch.take_held(&mut observed.snapshot);
     }
-    let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
     let run = state.as_ref().and_then(held::run_of);
     if args.json {
         print_json(&json(&observed, (&conflicts, &settings), dispatch, run))?;

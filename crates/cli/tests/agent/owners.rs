@@ -1,7 +1,7 @@
 //! What an ordinary user starts decides nothing for others.
 
 use super::common::{list, text};
-use super::vm::Vm;
+use super::vm::{Vm, wait_for};
 use instep_madehost::skip;
 use serde_json::Value;
 use std::fs;
@@ -31,10 +31,31 @@ fn vm_of_an_ordinary_user_counts_only_where_the_user_is_configured() {
     let left = list(&before, "left_alone").iter().find(|it| it["name"] == *vm.name).unwrap();
     assert_eq!(left["vcpus"], 0, "{left}");
     assert!(text(left, "why").contains("[discover]"), "{left}");
+    let shown = vm.instep(&["plan", "--window", "10ms"]).output().unwrap().stdout;
+    let shown = String::from_utf8(shown).unwrap();
+    assert!(shown.contains(&vm.name) && !shown.contains("0 vCPUs"), "{shown}");
 
     let config = vm.file("instep.toml");
     fs::write(&config, format!("[discover]\nusers = [\"{USER}\"]\n")).unwrap();
     assert!(is_placed(&plan(&["--config", config.to_str().unwrap()])));
+    // A run with that configuration counts it, and status says so although it is not told of the configuration.
+    let status = || -> Value {
+        let ran = vm.instep(&["status", "--json", "--window", "10ms"]).output().unwrap();
+        serde_json::from_slice(&ran.stdout).unwrap()
+    };
+    let left_alone = |status: &Value| {
+        let vms = list(status, "vms");
+        !vms.iter().find(|it| it["name"] == *vm.name).unwrap()["left_alone"].is_null()
+    };
+    assert!(left_alone(&status()));
+    let mut counts = vm.placed_by(
+        vm.mending(&["--config", config.to_str().unwrap()]).stdout(std::process::Stdio::null()),
+    );
+    wait_for("a run that is published", || vm.state().join("host.json").exists());
+    let now = status();
+    assert!(!left_alone(&now), "{now}");
+    assert_eq!(counts.terminate(), Some(0));
+    assert!(left_alone(&status()));
     // A run that is asked for this VM by name says why it does not place it.
     let mut run = vm.instep(&["run", "--once", "--window", "10ms", "--vm", &vm.name]);
     let refused = run.output().unwrap();

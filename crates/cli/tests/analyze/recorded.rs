@@ -15,7 +15,8 @@ use std::path::Path;
 fn the_guides_example_is_what_analyze_says_of_its_recording() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let guide = std::fs::read_to_string(root.join("docs/guide.md")).unwrap();
-    let (_, from) = guide.split_once("    instep analyze docs/recordings/").unwrap();
+    let (_, from) =
+        guide.split_once("    instep analyze /usr/share/doc/instep/recordings/").unwrap();
     let (name, after) = from.split_once('\n').unwrap();
     let (_, quoted) = after.split_once("`[...]` stands:\n").unwrap();
     let (quoted, _) = quoted.split_once("\nRead it in this order").unwrap();

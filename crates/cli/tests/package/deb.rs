@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the package must hold, besides a page for each command.
-const FILES: [&str; 20] = [
+const FILES: [&str; 21] = [
     "usr/bin/instep",
     "etc/instep/instep.toml",
     "usr/lib/systemd/system/instep.service",
@@ -24,6 +24,7 @@ const FILES: [&str; 20] = [
     "usr/share/doc/instep/schemas.json",
     "usr/share/doc/instep/decisions/0020-service-and-package.md",
     "usr/share/doc/instep/models/validation.md",
+    "usr/share/doc/instep/recordings/slow-guest.instep",
     "usr/share/doc/instep/copyright",
     "usr/lib/sysusers.d/instep.conf",
     "usr/share/doc/instep/examples/dispatch.conf",

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// What the package must hold, besides a page for each command, and whether it belongs to the settings.
-const FILES: [(&str, bool); 18] = [
+const FILES: [(&str, bool); 19] = [
     ("/usr/bin/instep", false),
     ("/etc/instep/instep.toml", true),
     ("/usr/lib/systemd/system/instep.service", false),
@@ -24,6 +24,7 @@ const FILES: [(&str, bool); 18] = [
     ("/usr/share/doc/instep/schemas.json", false),
     ("/usr/share/doc/instep/decisions/0020-service-and-package.md", false),
     ("/usr/share/doc/instep/models/validation.md", false),
+    ("/usr/share/doc/instep/recordings/slow-guest.instep", false),
     ("/usr/lib/sysusers.d/instep.conf", false),
     ("/usr/share/doc/instep/examples/hot-memory.conf", false),
     ("/usr/share/doc/instep/examples/prometheus/instep-alerts.yml", false),

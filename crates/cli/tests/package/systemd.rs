@@ -39,6 +39,8 @@ const SECOND: &str = "now() { echo $(($(date +%s%N) / 1000000)); }
     setpriv --reuid nobody --regid nogroup --clear-groups qemu-system-x86_64 -name second,debug-threads=on -smp 2 -m 32 \
         -nodefaults -no-user-config -display none -S -accel tcg,thread=multi </dev/null >/dev/null 2>&1 &
     vm=$!
+    # What is left when a wait ends in vain would be there at the next try.
+    trap 'kill -9 $vm 2>/dev/null' EXIT
     until_so has_vcpus; began=$(now); until_so known; came=$(($(now) - began))
     kill -9 $vm; wait $vm 2>/dev/null; began=$(now); until_so forgotten
     echo $came $(($(now) - began))";

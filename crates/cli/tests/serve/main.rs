@@ -2,10 +2,12 @@
 //! browser.
 #![cfg(test)]
 
+mod browser;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../common/mod.rs"]
 mod common;
 mod limits;
+mod live;
 mod page;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../agent/prometheus.rs"]

@@ -1,9 +1,10 @@
 //! Weights of VMs and cgroups (`bpf/group.bpf.h`): reads what the scheduler has seen of cgroups, and writes the weights.
 
-use super::Loaded;
+use super::{Loaded, batch};
 use crate::skeleton::types;
 use crate::stats::{GroupSeen, VmWant, Wants};
 use anyhow::Context as _;
+use instep_abi::MAX_LIMITS;
 use libbpf_rs::{MapCore as _, MapFlags};
 use std::mem::offset_of;
 
@@ -15,9 +16,7 @@ impl Loaded {
     #[must_use]
     pub fn wants(&self) -> Wants {
         let Some(data) = self.skel.maps.bss_data.as_ref() else { return Wants::default() };
-        let map = &self.skel.maps.groups;
-        let seen = |key: Vec<u8>| {
-            let value = map.lookup(&key, MapFlags::ANY).ok()??;
+        let seen = |(key, value): (Vec<u8>, Vec<u8>)| {
             let word =
                 |at: usize| Some(u64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?));
             Some(GroupSeen {
@@ -34,7 +33,7 @@ impl Loaded {
         };
         Wants {
             cpus: data.instep.online,
-            groups: map.keys().filter_map(seen).collect(),
+            groups: batch(&self.skel.maps.groups, MAX_LIMITS).filter_map(seen).collect(),
             vms: self.table.vms.iter().map(want).collect(),
         }
     }

@@ -348,9 +348,7 @@ fn wake_latency(vm: &AnalysedVm, sums: &Sums) -> Option<AnalysisFinding> {
     let is_latency = |who: Occupant| matches!(who, Occupant::Idle | Occupant::Waking);
     let latency = vm.culprits.iter().filter(|culprit| is_latency(culprit.who));
     let lost = latency.map(|culprit| culprit.ns).sum();
-    // The kernel's count of throttled time ends with the refill, and a CPU learns of that a moment later.
-    let after_refills = vm.throttled.as_ref().map_or(0, |throttled| throttled.ns / 20);
-    if !sums.is_much(lost) || lost <= after_refills {
+    if !sums.is_much(lost) {
         return None;
     }
     let wakes = vm.wakeups.total().count;

@@ -7,10 +7,15 @@
 //! of CPUs on which vCPUs waited, and each vCPU there was throttled for it. Where a sibling ran, the VM's cgroup was not
 //! throttled. The cgroups that libvirt makes for single vCPUs count each vCPU by itself, beside siblings, too. More than all
 //! waits cannot have been throttled. Which of the waits beside others are the quota's is not known: all have their part.
+//! The kernel's count ends with the refill, and a CPU learns of that a moment later. So waits on idle CPUs are the quota's for up
+//! to a twentieth more than was counted.
 
 use super::culprits::{ByOccupant, Waited};
 use super::report::{AnalysedVm, Occupant, ThrottledReport};
 use crate::rec::Throttled;
+
+/// For what part of the time that the kernel counted idle CPUs do not know of a refill yet, at most.
+const AFTER_REFILLS: u64 = 20;
 
 /// Throttled time that no wait accounts for yet.
 struct Left {
@@ -28,6 +33,18 @@ struct Share {
 }
 
 impl Left {
+    /// Takes what waits on idle CPUs account for, the moments after refills last.
+    fn take_idle(&mut self, waited: Waited) -> Share {
+        let more =
+            Self { of_vm: self.of_vm / AFTER_REFILLS, of_vcpus: self.of_vcpus / AFTER_REFILLS };
+        self.of_vm = self.of_vm.saturating_add(more.of_vm);
+        self.of_vcpus = self.of_vcpus.saturating_add(more.of_vcpus);
+        let share = self.take(waited);
+        self.of_vm = self.of_vm.saturating_sub(more.of_vm);
+        self.of_vcpus = self.of_vcpus.saturating_sub(more.of_vcpus);
+        share
+    }
+
     /// Takes what these waits account for.
     fn take(&mut self, waited: Waited) -> Share {
         let of_vcpus = self.of_vcpus.min(waited.ns);
@@ -70,7 +87,7 @@ pub(super) fn separate(
         waits.others.ns = waits.others.ns.saturating_add(*more);
         waits.others.on_cpus_ns = waits.others.on_cpus_ns.saturating_add(*more);
     }
-    let idle = left.take(waits.idle);
+    let idle = left.take_idle(waits.idle);
     let others = left.take(waits.others);
     left.of_vm = 0;
     let siblings = left.take(waits.siblings);
