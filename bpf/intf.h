@@ -24,7 +24,7 @@ typedef int64_t s64;
 /* A scheduling domain has at most so many CPUs: a set of them is one word. */
 #define INSTEP_LANES 64
 #define INSTEP_MAX_DOMAINS 64
-#define INSTEP_MAX_VMS 2048
+#define INSTEP_MAX_VMS 4096
 /* vCPUs of all VMs together; each has a slot, those of one VM lie side by side. */
 #define INSTEP_MAX_SLOTS 32768
 #define INSTEP_MAX_VCPUS 512
