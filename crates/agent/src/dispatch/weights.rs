@@ -52,7 +52,8 @@ impl Weigher {
         if begin < self.rests_until || !self.seen.may_look_soon(begin) {
             return false;
         }
-        let (groups, vms) = counters(&kernel.wants(), &kernel.table().vms);
+        let seen = kernel.wants_in(self.seen.sleeping());
+        let (groups, vms) = counters(&seen, &kernel.table().vms);
         let woken = self.seen.has_woken(&groups, &vms);
         self.rest_since(begin);
         woken

@@ -86,6 +86,11 @@ impl<K: Copy + Ord> Weigher<K> {
         self.at.is_some_and(|at| now.saturating_sub(at) >= SOON)
     }
 
+    /// The cgroups that slept until the last look.
+    pub fn sleeping(&self) -> impl Iterator<Item = u64> {
+        self.groups.iter().filter(|(_, wanted)| wanted.sleeps()).map(|(id, _)| *id)
+    }
+
     /// Whether one of these slept and wants CPUs now, for which the others are to make room.
     #[must_use]
     pub fn has_woken(&self, groups: &[SeenGroup], vms: &[SeenVm<K>]) -> bool {
@@ -212,10 +217,13 @@ impl Wanted {
         self.known != Known::Measured
     }
 
+    fn sleeps(&self) -> bool {
+        !self.is_new() && self.threads < SLEEPS
+    }
+
     /// Whether it slept until the last look and does no longer, by its counter now.
     fn has_woken(&self, counter: u64) -> bool {
-        let grown = counter.saturating_sub(self.counter);
-        !self.is_new() && self.threads < SLEEPS && grown >= AWAKE
+        self.sleeps() && counter.saturating_sub(self.counter) >= AWAKE
     }
 
     /// Measured from now on, as a VM of so many vCPUs is counted apart that may have been counted here.
