@@ -483,8 +483,7 @@ impl Scheduler for Dispatch {
         // Whoever may set weights in a cgroup that was handed over could have it compute all the time.
         if let State::Loaded { kernel, .. } = &self.state
             && (self.weigher.measures_first()
-                || self.weigher.is_rested() && kernel.reweighed() != self.reweighed
-                || self.weigher.has_woken(kernel))
+                || self.weigher.is_rested() && kernel.reweighed() != self.reweighed)
         {
             self.update_weights();
         }

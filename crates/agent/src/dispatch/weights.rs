@@ -19,21 +19,14 @@ pub(super) struct Weigher {
     begun: Instant,
     /// VMs by their number and when their entry of the table was begun.
     seen: entitled::Weigher<(u32, u32)>,
-    /// Until then nothing is looked at between two looks at all.
-    rests_until: Duration,
 }
-
-/// After a look it rests for so many times as long as that took, as any user may make cgroups that wake up again and again: a look at a
-/// thousand cgroups takes less than a millisecond.
-const REST: u32 = 20;
 
 /// A `cpu.weight` of 100 as the kernel keeps it (`GROUP_SHARES` of bpf/state.bpf.h).
 const SHARES: f64 = 1_048_576.0;
 
 impl Weigher {
     pub(super) fn new() -> Self {
-        let seen = entitled::Weigher::default();
-        Self { begun: Instant::now(), seen, rests_until: Duration::ZERO }
+        Self { begun: Instant::now(), seen: entitled::Weigher::default() }
     }
 
     /// Whether the last look is long enough ago for another one.
@@ -46,72 +39,52 @@ impl Weigher {
         self.seen.measures_first(self.begun.elapsed())
     }
 
-    /// Whether something that slept wants CPUs now.
-    pub(super) fn has_woken(&mut self, kernel: &Loaded) -> bool {
-        let begin = self.begun.elapsed();
-        if begin < self.rests_until || !self.seen.may_look_soon(begin) {
-            return false;
-        }
-        let seen = kernel.wants_in(self.seen.sleeping());
-        let (groups, vms) = counters(&seen, &kernel.table().vms);
-        let woken = self.seen.has_woken(&groups, &vms);
-        self.rest_since(begin);
-        woken
-    }
-
-    /// A look that began then took until now.
-    fn rest_since(&mut self, begin: Duration) {
-        let now = self.begun.elapsed();
-        self.rests_until = now + (now - begin) * REST;
-    }
-
     /// Looks at what is wanted and writes what all weigh.
     ///
     /// # Errors
     /// The kernel does not take a weight.
     pub(super) fn update(&mut self, kernel: &mut Loaded) -> Result<(), String> {
-        let begin = self.begun.elapsed();
         let seen = kernel.wants();
-        let weights = self.weights(&seen, &kernel.table().vms, begin);
+        let weights = self.weights(&seen, &kernel.table().vms, self.begun.elapsed());
         let ids = seen.groups.iter().map(|group| group.id);
         let threads: Vec<(u64, u32)> = ids.zip(weights.threads.iter().copied()).collect();
-        let set = kernel.set_weights(&threads, &weights.vms, weights.mean);
-        self.rest_since(begin);
-        set.map_err(|error| format!("{error:#}"))
+        kernel
+            .set_weights(&threads, &weights.vms, weights.mean)
+            .map_err(|error| format!("{error:#}"))
     }
 
     /// What all weigh, in the order of `seen.groups` and `table`.
     fn weights(&mut self, seen: &Wants, table: &[Placed], now: Duration) -> Weights {
-        let (groups, vms) = counters(seen, table);
+        // A VM that has a cgroup to itself has its own weight in this one's place.
+        let own = |placed: &Placed| {
+            let entry = &placed.entry;
+            Some((entry.group, entry.own_weight.filter(|_| entry.alone)?))
+        };
+        let own: BTreeMap<u64, u32> = table.iter().filter_map(own).collect();
+        let group = |seen: &GroupSeen| SeenGroup {
+            id: seen.id,
+            parent: seen.parent,
+            weight: own
+                .get(&seen.id)
+                .map_or(seen.shares as f64 * 100.0 / SHARES, |weight| f64::from(*weight)),
+            wanted_ns: seen.want_ns,
+            most: Group::limit(seen.most),
+        };
+        let vm = |(placed, seen): (&Placed, &VmWant)| SeenVm {
+            key: (placed.vm, seen.begun),
+            group: placed.entry.group,
+            weight: placed
+                .entry
+                .own_weight
+                .filter(|_| !placed.entry.alone)
+                .map_or(100.0, f64::from),
+            vcpus: placed.entry.vcpus.len() as u32,
+            wanted_ns: seen.wanted_ns,
+        };
+        let groups: Vec<SeenGroup> = seen.groups.iter().map(group).collect();
+        let vms: Vec<_> = table.iter().zip(&seen.vms).map(vm).collect();
         self.seen.update(f64::from(seen.cpus), &groups, &vms, now)
     }
-}
-
-/// Cgroups and VMs with their counters, in the order of `seen.groups` and `table`.
-fn counters(seen: &Wants, table: &[Placed]) -> (Vec<SeenGroup>, Vec<SeenVm<(u32, u32)>>) {
-    // A VM that has a cgroup to itself has its own weight in this one's place.
-    let own = |placed: &Placed| {
-        let entry = &placed.entry;
-        Some((entry.group, entry.own_weight.filter(|_| entry.alone)?))
-    };
-    let own: BTreeMap<u64, u32> = table.iter().filter_map(own).collect();
-    let group = |seen: &GroupSeen| SeenGroup {
-        id: seen.id,
-        parent: seen.parent,
-        weight: own
-            .get(&seen.id)
-            .map_or(seen.shares as f64 * 100.0 / SHARES, |weight| f64::from(*weight)),
-        wanted_ns: seen.want_ns,
-        most: Group::limit(seen.most),
-    };
-    let vm = |(placed, seen): (&Placed, &VmWant)| SeenVm {
-        key: (placed.vm, seen.begun),
-        group: placed.entry.group,
-        weight: placed.entry.own_weight.filter(|_| !placed.entry.alone).map_or(100.0, f64::from),
-        vcpus: placed.entry.vcpus.len() as u32,
-        wanted_ns: seen.wanted_ns,
-    };
-    (seen.groups.iter().map(group).collect(), table.iter().zip(&seen.vms).map(vm).collect())
 }
 
 /// The cgroup to which the kernel charges what lies at a path below the mount point.

@@ -11,15 +11,6 @@ const REST: Duration = Duration::from_millis(500);
 /// 228 ms, with 300 as with 500 ms for 99 (simulated, 16 arrivals).
 const FIRST: Duration = Duration::from_millis(300);
 
-/// The least time between two looks of which the later one is for an account that woke up.
-const SOON: Duration = Duration::from_millis(200);
-
-/// An account whose threads wanted less than this of a CPU slept.
-const SLEEPS: f64 = 0.1;
-
-/// An account that slept is awake when its threads were runnable for so long since the last look, summed over them, nanoseconds.
-const AWAKE: u64 = 100_000_000;
-
 /// A cgroup with its counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SeenGroup {
@@ -78,25 +69,6 @@ impl<K: Copy + Ord> Weigher<K> {
         let mut all = self.groups.values().chain(self.vms.values());
         self.at.is_none_or(|at| now.saturating_sub(at) >= FIRST)
             && (self.groups.is_empty() || all.any(Wanted::is_new))
-    }
-
-    /// Whether the last look is at least 200 ms ago, so that another one tells whether something woke up.
-    #[must_use]
-    pub fn may_look_soon(&self, now: Duration) -> bool {
-        self.at.is_some_and(|at| now.saturating_sub(at) >= SOON)
-    }
-
-    /// The cgroups that slept until the last look.
-    pub fn sleeping(&self) -> impl Iterator<Item = u64> {
-        self.groups.iter().filter(|(_, wanted)| wanted.sleeps()).map(|(id, _)| *id)
-    }
-
-    /// Whether one of these slept and wants CPUs now, for which the others are to make room.
-    #[must_use]
-    pub fn has_woken(&self, groups: &[SeenGroup], vms: &[SeenVm<K>]) -> bool {
-        let group = |seen: &SeenGroup| Some(self.groups.get(&seen.id)?.has_woken(seen.wanted_ns));
-        let vm = |seen: &SeenVm<K>| Some(self.vms.get(&seen.key)?.has_woken(seen.wanted_ns));
-        groups.iter().filter_map(group).chain(vms.iter().filter_map(vm)).any(|woken| woken)
     }
 
     /// Weights on `cpus` CPUs by the demand until `now`, in the order given. `top` holds the VMs whose cgroup is not
@@ -178,7 +150,7 @@ struct Wanted {
 enum Known {
     /// A VM was just noticed whose time was charged here, and is until its threads stop: the first measure does not count.
     Joined,
-    /// It was not measured yet, or not since it slept.
+    /// It was not measured yet.
     New,
     Measured,
 }
@@ -196,11 +168,6 @@ impl Wanted {
         let elapsed = now.saturating_sub(self.at);
         match counter.checked_sub(self.counter) {
             None => Self::begin(counter, None, now),
-            // For how much of that time it slept is not known.
-            Some(grown) if self.has_woken(counter) => {
-                let threads = (grown as f64 / elapsed.as_nanos() as f64).max(1.0);
-                Self { counter, at: now, threads, known: Known::New }
-            }
             Some(_) if elapsed < if self.is_new() { FIRST } else { REST } => *self,
             Some(grown) => {
                 let threads = grown as f64 / elapsed.as_nanos() as f64;
@@ -215,15 +182,6 @@ impl Wanted {
 
     fn is_new(&self) -> bool {
         self.known != Known::Measured
-    }
-
-    fn sleeps(&self) -> bool {
-        !self.is_new() && self.threads < SLEEPS
-    }
-
-    /// Whether it slept until the last look and does no longer, by its counter now.
-    fn has_woken(&self, counter: u64) -> bool {
-        self.sleeps() && counter.saturating_sub(self.counter) >= AWAKE
     }
 
     /// Measured from now on, as a VM of so many vCPUs is counted apart that may have been counted here.
@@ -316,34 +274,6 @@ mod tests {
         };
         assert_eq!(then(800), [250, 750], "four threads each");
         assert!(!weigher.measures_first(at(9000)));
-    }
-
-    #[test]
-    fn cgroup_that_slept_counts_at_once_when_it_wants_cpus() {
-        // One that hardly weighs anything computes; one beside it sleeps for two seconds.
-        let groups =
-            |ms: u64, awake: u64| [group(2, 0, 1.0, 2 * ms * 1_000_000), group(3, 0, 100.0, awake)];
-        let mut weigher = Weigher::<u32>::default();
-        for ms in [0, 1000, 2000] {
-            let _ = weigher.update(2.0, &groups(ms, 0), &[], at(ms));
-        }
-        let awake = |ms| groups(ms, (ms - 2100) * 2_000_000);
-        assert!(!weigher.may_look_soon(at(2199)) && weigher.may_look_soon(at(2200)));
-        assert!(!weigher.has_woken(&awake(2140), &[]), "80 ms are too few");
-        assert!(!weigher.has_woken(&groups(2200, 0), &[]), "it sleeps");
-        assert!(weigher.has_woken(&awake(2200), &[]));
-        let weights = weigher.update(2.0, &awake(2200), &[], at(2200)).threads;
-        assert_eq!(weights, [500, 1000], "as one thread at least");
-        assert!(!weigher.has_woken(&awake(2400), &[]), "it is known");
-        assert!(weigher.measures_first(at(2500)));
-        let weights = weigher.update(2.0, &awake(2500), &[], at(2500)).threads;
-        assert_eq!(weights, [10, 990], "as two");
-        // One that wakes up now and then for less than a tenth of the time is no such.
-        let mut weigher = Weigher::<u32>::default();
-        for ms in [0, 1000, 2000] {
-            let _ = weigher.update(2.0, &groups(ms, ms * 90_000), &[], at(ms));
-        }
-        assert!(!weigher.has_woken(&groups(2900, 2900 * 90_000), &[]));
     }
 
     #[test]

@@ -14,21 +14,14 @@ impl Loaded {
     /// What threads want now.
     #[must_use]
     pub fn wants(&self) -> Wants {
-        let id = |key: Vec<u8>| Some(u64::from_ne_bytes(key.try_into().ok()?));
-        self.wants_in(self.skel.maps.groups.keys().filter_map(id))
-    }
-
-    /// The same, of cgroups only of these: each costs a call to the kernel, and no walk through the table, which takes as long as
-    /// thousands of calls.
-    #[must_use]
-    pub fn wants_in(&self, groups: impl Iterator<Item = u64>) -> Wants {
         let Some(data) = self.skel.maps.bss_data.as_ref() else { return Wants::default() };
-        let seen = |id: u64| {
-            let value = self.skel.maps.groups.lookup(&id.to_ne_bytes(), MapFlags::ANY).ok()??;
+        let map = &self.skel.maps.groups;
+        let seen = |key: Vec<u8>| {
+            let value = map.lookup(&key, MapFlags::ANY).ok()??;
             let word =
                 |at: usize| Some(u64::from_ne_bytes(value.get(at..at + 8)?.try_into().ok()?));
             Some(GroupSeen {
-                id,
+                id: u64::from_ne_bytes(key.try_into().ok()?),
                 parent: word(offset_of!(types::group, parent))?,
                 shares: word(offset_of!(types::group, shares))?,
                 most: word(offset_of!(types::group, most))?,
@@ -41,7 +34,7 @@ impl Loaded {
         };
         Wants {
             cpus: data.instep.online,
-            groups: groups.filter_map(seen).collect(),
+            groups: map.keys().filter_map(seen).collect(),
             vms: self.table.vms.iter().map(want).collect(),
         }
     }

@@ -24,12 +24,6 @@ pub(super) struct Agent {
     told: Vec<bool>,
 }
 
-/// Counters of what is wanted.
-struct Seen {
-    groups: Vec<SeenGroup>,
-    vms: Vec<SeenVm<usize>>,
-}
-
 impl Agent {
     /// The agent of a host. The VMs that exist at the begin are in the scheduler's table.
     pub(super) fn new(desk: &Desk) -> Self {
@@ -55,28 +49,23 @@ impl Agent {
                 native.end_vm(vm);
             }
         }
-        if desk.cgroups.is_empty() {
-            return;
-        }
-        let seen = self.seen(native, desk);
-        if self.is_time_to_weigh(has_change, &seen, desk.now) {
-            native.set_weights(&self.weights(&seen, desk));
+        if self.is_time_to_weigh(has_change, desk.now) && !desk.cgroups.is_empty() {
+            let weights = self.weights(native, desk);
+            native.set_weights(&weights);
         }
     }
 
-    /// At once when VMs came or went, once a second, soon after something new is there and when something woke up.
-    fn is_time_to_weigh(&mut self, has_change: bool, seen: &Seen, now: u64) -> bool {
+    /// At once when VMs came or went, once a second, and soon after something new is there.
+    fn is_time_to_weigh(&mut self, has_change: bool, now: u64) -> bool {
         if has_change || self.looked.is_none_or(|looked| now >= looked + WEIGHT_LOOK) {
             self.looked = Some(now);
             return true;
         }
-        let now = Duration::from_nanos(now);
-        self.weigher.measures_first(now)
-            || self.weigher.may_look_soon(now) && self.weigher.has_woken(&seen.groups, &seen.vms)
+        self.weigher.measures_first(Duration::from_nanos(now))
     }
 
-    /// What is wanted by VMs and cgroups (crates/agent, `dispatch/weights.rs`).
-    fn seen(&self, native: &mut Native, desk: &Desk) -> Seen {
+    /// Weights of VMs and cgroups (crates/agent, `dispatch/weights.rs`).
+    fn weights(&mut self, native: &mut Native, desk: &Desk) -> Weights {
         let numbers = 1..=desk.cgroups.len() as u32;
         let seen: Vec<GroupSeen> = numbers.filter_map(|id| native.group_seen(id)).collect();
         let group = |seen: &GroupSeen| SeenGroup {
@@ -86,24 +75,21 @@ impl Agent {
             wanted_ns: seen.want_ns,
             most: Group::limit(seen.most),
         };
-        let known = (0..self.told.len()).filter(|vm| self.told[*vm]);
-        let vm = |vm: usize| SeenVm {
-            key: vm,
-            group: desk.vms[vm].cgroup.into(),
+        let groups: Vec<SeenGroup> = seen.iter().map(group).collect();
+        let known: Vec<usize> = (0..self.told.len()).filter(|vm| self.told[*vm]).collect();
+        let vm = |vm: &usize| SeenVm {
+            key: *vm,
+            group: desk.vms[*vm].cgroup.into(),
             weight: 100.0,
-            vcpus: desk.vms[vm].count,
-            wanted_ns: native.vm_wanted(vm),
+            vcpus: desk.vms[*vm].count,
+            wanted_ns: native.vm_wanted(*vm),
         };
-        Seen { groups: seen.iter().map(group).collect(), vms: known.map(vm).collect() }
-    }
-
-    /// Their weights.
-    fn weights(&mut self, seen: &Seen, desk: &Desk) -> Weights {
-        let (cpus, now) = (desk.host.cpus() as f64, Duration::from_nanos(desk.now));
-        let all = self.weigher.update(cpus, &seen.groups, &seen.vms, now);
+        let vms: Vec<SeenVm<usize>> = known.iter().map(vm).collect();
+        let now = Duration::from_nanos(desk.now);
+        let all = self.weigher.update(desk.host.cpus() as f64, &groups, &vms, now);
         Weights {
-            threads: seen.groups.iter().map(|group| group.id as u32).zip(all.threads).collect(),
-            vms: seen.vms.iter().map(|vm| vm.key).zip(all.vms).collect(),
+            threads: seen.iter().map(|group| group.id).zip(all.threads).collect(),
+            vms: known.into_iter().zip(all.vms).collect(),
             mean: all.mean,
         }
     }
