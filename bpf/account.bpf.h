@@ -103,8 +103,6 @@ static __always_inline struct account *counted_in(struct task_state *t)
 static __always_inline void unhold(struct task_state *t, u64 now)
 {
 	struct account *a;
-	struct limit *l;
-	u64 held;
 
 	if (!t->held || !__sync_lock_test_and_set(&t->held, 0))
 		return;
@@ -115,11 +113,7 @@ static __always_inline void unhold(struct task_state *t, u64 now)
 	__sync_fetch_and_sub(&a->nr_held, 1);
 	if (t->stands_for)
 		__sync_fetch_and_add(&a->weights, t->stands_for);
-	held = pol_since(t->held_at, limit_clock());
-	__sync_fetch_and_add(&a->held_ns, held);
-	l = limit_at(t->held_by);
-	if (l)
-		__sync_fetch_and_add(&l->held_ns, held);
+	charge_held(t, a, limit_clock());
 }
 
 /*

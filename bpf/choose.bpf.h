@@ -7,7 +7,7 @@
  * Problem: a CPU must carry out the plan of the slot, and fill what the plan leaves, without looking through queues.
  * Method: it takes the first of these that there is:
  *     a thread bound to it, if that is further behind than what else there is; but not while the slot is that of a gang whose vCPU
- *     has waited here for 45 ms;
+ *     has waited for too long;
  *     in the middle and at the end of a slot (slot.bpf.h, serve_host), a thread of the host;
  *     a vCPU whose seat was taken from it while it waited there (a stray), and, after a change of the table of VMs, any that
  *     waits on a seat: no plan names them;
@@ -249,7 +249,7 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 	out->sits_here = seat == here;
 }
 
-/* Whether the vCPU of the slot's gang that sits on this CPU has waited there for too long. */
+/* Whether the vCPU of the slot's gang that sits on this CPU has waited for longer than its VM is patient. */
 SEPARATE int seat_is_overdue(struct cpu_state *c, u64 now)
 {
 	struct instep_vm_settings *s;
@@ -262,15 +262,17 @@ SEPARATE int seat_is_overdue(struct cpu_state *c, u64 now)
 		return false;
 	v = vm_of(c->owner);
 	s = vm_set_of(c->owner);
-	if (!v || !s)
+	if (!v || !s || !is_gang(v))
 		return false;
 	part = part_in(v, c->domain);
+	if (part->domain != c->domain || !(part->set & pol_lane(c->lane)))
+		return false;
 	seat = pol_rank_of_lane(part->set, c->lane);
 	if (!(part->waiting & pol_lane(seat)))
 		return false;
 	i = slot_of(s->first_slot + part->first + seat);
 	i = i ? slot_of(i->sits) : NULL;
-	return i && pol_since(i->waits_since, now) > POL_OVERDUE_NS;
+	return i && pol_since(i->queued_at, now) > pol_patience(wanting(&v->account), v->account.share);
 }
 
 /* Whether a thread that is bound to this CPU, with this place, goes before what else there is. */

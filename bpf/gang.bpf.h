@@ -184,7 +184,7 @@ static __always_inline void come_to_seat(struct task_state *t, struct slot_info 
 {
 	t->seat = i->seat;
 	i->waits = 1;
-	i->waits_since = t->queued_at;
+	i->queued_at = t->queued_at;
 	__sync_fetch_and_or(&part_of(v, i)->waiting, pol_lane(i->seat));
 	if (!d->seat_waits)
 		d->seat_waits = 1;
@@ -382,7 +382,7 @@ SEPARATE int end_window(u32 vm, u64 now)
 	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))
 		seats = 0;
 	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts) ||
-	    (!seats && is_broad(vm, v, d) != is_spread(v)))
+	    (!seats && is_broad(vm, v, d) != v->broad))
 		reseat(vm, v, d, seats, all, now);
 	v->ran_ns = 0;
 	__sync_fetch_and_sub(&v->spare, v->spare / SPARE_WINDOWS);

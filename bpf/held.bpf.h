@@ -129,6 +129,12 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	look->until = t->limit ? held_until(t->limit, now) : 0;
 	if (look->until && pol_since(t->held_since, now) < HELD_LONGEST) {
 		look->until = pol_min(look->until, now + LIMIT_LOOK_NS);
+		a = counted_in(t);
+		if (a && t->held_by != t->limit) {
+			charge_held(t, a, now);
+			t->held_at = now;
+			t->held_by = t->limit;
+		}
 		return 0;
 	}
 	look->until = 0;

@@ -269,4 +269,15 @@ static __always_inline void charge_limits(struct task_struct *p, struct task_sta
 	}
 }
 
+/* A thread was held until now. */
+static __always_inline void charge_held(struct task_state *t, struct account *a, u64 now)
+{
+	u64 held = pol_since(t->held_at, now);
+	struct limit *l = limit_at(t->held_by);
+
+	__sync_fetch_and_add(&a->held_ns, held);
+	if (l)
+		__sync_fetch_and_add(&l->held_ns, held);
+}
+
 #endif

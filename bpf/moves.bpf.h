@@ -209,10 +209,11 @@ static __noinline void seat_pool(struct domain_state *d, u32 domain)
 /* A VM goes to another domain, with its lag. */
 SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 {
+	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
 	struct domain_state *d, *e = domain_of(to);
 
-	if (!v || !e)
+	if (!s || !v || !e)
 		return 0;
 	d = domain_of(v->account.domain);
 	if (!d)
@@ -222,8 +223,13 @@ SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 	e->stale = 1;
 	move_load(d, e, share);
 	count(INSTEP_C_MOVE_DOMAIN);
-	if (v->seats || is_spread(v))
+	if (v->seats || is_spread(v)) {
 		place_gang(vm, now);
+		number_seats(vm, v->seats, s->cosched == INSTEP_COSCHED_RELAXED);
+		e->pooled = 1;
+		if (v->strays)
+			e->stray = vm;
+	}
 	/* Its vCPUs may wait on seats, which only slots serve. */
 	start_slots(e, to, now);
 	return 0;
@@ -245,7 +251,7 @@ SEPARATE int go_home(u32 vm, u64 now)
 	to = least_loaded(s->home_node, false, NULL);
 	d = domain_of(to);
 	if (d && d->node == s->home_node)
-		change_domain(vm, to, load_of(&v->account), now);
+		change_domain(vm, to, load_of(&v->account) / (v->nr_parts ?: 1), now);
 	return 0;
 }
 

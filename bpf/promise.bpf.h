@@ -8,9 +8,10 @@
  * Method: a slot is promised one slot before. Slots are numbered by the clock, alike in all domains. At the start of slot n
  * a planner promises slot n + 1 to each wide gang of its domain that is due in all its domains:
  *     virtual time of the part <= clock of the domain + what a slot costs the gang
- * where a part that has slot n counts as charged for it, and unless accounts that come before the gang in the order of slot n, and
- * do not hold the clock back (account.bpf.h), want so many CPUs for the pool that too few are left for the part. A gang that had no slot for too long (account.bpf.h, overdue_by)
- * is due, too. The promise is written into each domain in ascending order by compare and swap: of two gangs
+ * where a part that has slot n counts as charged for it. It is barred while VMs that come before it in one of its domains, and want
+ * less than 7/8 of their share, want more CPUs of the pool there than its part leaves, and while threads of a pool there are overdue. A
+ * gang that had no slot for too long (account.bpf.h, overdue_by) is due, and never barred.
+ *     The promise is written into each domain in ascending order by compare and swap: of two gangs
  * that want the same domain the first one has all, the other one takes back what it had.
  *     So its domains share their CPUs between the gang and others as their clocks say, and the slowest of them decides. Of two gangs
  * each can be ahead of the other in another domain, so that neither is due. A gang that was refused four slots is set equally far
@@ -43,7 +44,7 @@ static __always_inline bool has_slot(struct vm_state *v, struct domain_state *d)
 	return part->domain == d->host.domain && part->granted == d->slot;
 }
 
-/* In the order of a plan: accounts before this gang that hold no clock back want so much of the pool. Is too little left here? */
+/* Bars a gang of several domains if those before it in a plan's order, which want less than their share, want `light` of the pool. */
 SEPARATE int note_barred(struct vm_state *v, struct domain_state *d, u32 light)
 {
 	struct gang_part *part;
@@ -149,7 +150,7 @@ SEPARATE int is_due_in_all(u32 vm, u64 slot)
 	most = LEAD_ORIGIN + (d && is_promised(d, slot - 1, vm) ? 0 : cost);
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
 		d = domain_of_part(v, k);
-		if (d && (lead_of(vm, k, cost) > most || v->parts[within(k, INSTEP_MAX_PARTS)].barred || d->owes))
+		if (d && (lead_of(vm, k, cost) > most || (d->slotted && (v->parts[within(k, INSTEP_MAX_PARTS)].barred || d->owes))))
 			due = false;
 	}
 	return due;

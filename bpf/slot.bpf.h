@@ -93,7 +93,7 @@ SEPARATE int find_range(struct domain_state *d, struct slot_range *range)
 		/* A gang that was refused and fills holes waits, too. */
 		if (v && v->strays)
 			d->stray = d->members[within(k, INSTEP_MAX_VMS)];
-		if (v && is_active(&v->account))
+		if (v && is_active(&v->account) && is_member(v, d->host.domain))
 			note_range(range, &v->account, vtime_in(v, d->host.domain),
 				   waiting(&v->account) || (is_gang(v) && v->refusals));
 	}
@@ -139,7 +139,7 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
 
-		if (!v || !is_active(&v->account))
+		if (!v || !is_active(&v->account) || !is_member(v, d->host.domain))
 			continue;
 		/* A gang that has all that it wants does not wait for a slot. */
 		if (!waiting(&v->account))
@@ -164,7 +164,7 @@ struct slot_plan {
 	u64 now;
 	u32 part;	/* of a CPU that such threads want beyond those, 1024ths */
 	u32 victim;	/* of the gangs that were granted, the one that lost least to threads that took its CPUs */
-	u32 light;	/* what those want of it that hold no clock back, 1024ths of a CPU */
+	u32 light;	/* what VMs want of it that want less than their share, 1024ths of a CPU */
 	bool promised;	/* to a gang of several domains */
 };
 
@@ -411,24 +411,25 @@ static __always_inline void end_slots(struct domain_state *d)
 	d->slotted = 0;
 	d->pool = d->lanes;
 	d->tears = 0;
+	d->owes = 0;
 	d->nr_refused = 0;
 	own_set(d, d->lanes, 0);
 }
 
 /*
  * Threads of the pool that are overdue have a CPU each before all gangs; in every other slot, so that a gang which needs all
- * CPUs is not kept from them. While some wait for that the next slot is not promised.
+ * CPUs is not kept from them. While some wait for that no gang is promised the next slot that is not overdue itself.
  */
 static __noinline void serve_overdue(struct domain_state *d, u32 domain, struct slot_plan *plan)
 {
 	struct task_struct *p;
-	bool now;
+	bool relieves;
 	u32 seen = 0;
 
 	if (!d || !plan)
 		return;
-	now = !plan->promised && d->slot != d->relieved + 1;
-	if (now)
+	relieves = !plan->promised && d->slot != d->relieved + 1;
+	if (relieves)
 		d->relieved = d->slot;
 	d->owes = 0;
 	/* A timer's program holds no such lock by itself. */
@@ -436,8 +437,8 @@ static __noinline void serve_overdue(struct domain_state *d, u32 domain, struct 
 	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
 		if (seen++ >= OVERDUE_MOST || !is_overdue_place(p->scx.dsq_vtime, d))
 			break;
-		d->owes = !now;
-		if (!now)
+		d->owes = !relieves;
+		if (!relieves)
 			break;
 		reserve(plan, POL_CPU, allowed_lanes(p, d));
 	}

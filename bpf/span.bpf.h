@@ -17,10 +17,10 @@
  * have a part in its domain (promise.bpf.h). A gang that is not ahead of the clock of any of its domains is promised the next
  * slot in all of them, unless one of these is promised to another. A planner grants what was promised before all else.
  *     A VM with more vCPUs than its domain has CPUs that forms no gang has parts, too: in as many domains as have room for all its
- * vCPUs, else in all. Its vCPUs are divided evenly among them, and each waits in the pool of its part's domain. The VM has
+ * vCPUs, else in as many as there are side by side, at most 16. Its vCPUs are divided evenly among them, and each waits in the pool of its part's domain. The VM has
  * one virtual time. In another domain than its own it counts as so far ahead of that one's clock as of its own.
  * Limits: only VMs whose vCPUs may use all CPUs. While some of its vCPUs form a gang that fits into its domain all wait there. What
- * lies in several domains moves only when its CPUs are lost.
+ * lies in several domains moves only when a gang loses CPUs, when the VM gets another home, or when a trial as a gang begins or ends.
  */
 #ifndef INSTEP_SPAN_BPF_H
 #define INSTEP_SPAN_BPF_H
@@ -35,7 +35,7 @@ static __always_inline bool may_spread(struct vm_state *v)
 	return on(INSTEP_M_SPAN) && !v->restricted;
 }
 
-/* So many CPUs gangs may have in `n` domains from this one on. */
+/* So many CPUs gangs may have in `n` domains from this one on; 0 if they may have none in one of these. */
 SEPARATE u32 room_from(u32 first, u32 n)
 {
 	u32 room = 0;
@@ -44,8 +44,10 @@ SEPARATE u32 room_from(u32 first, u32 n)
 	bpf_for(k, 0, n < INSTEP_MAX_PARTS ? n : INSTEP_MAX_PARTS) {
 		struct domain_state *d = domain_of(first + k);
 
-		if (d)
-			room += room_in(d);
+		/* Also those of isolated CPUs have numbers. */
+		if (!d || !room_in(d))
+			return 0;
+		room += room_in(d);
 	}
 	return room;
 }
@@ -80,6 +82,7 @@ SEPARATE int spread_over(u32 vm, u32 first, u32 n)
 		size = size < room ? size : room;
 		part->first = c->next;
 		part->vtime = d->clock + lag;
+		part->barred = 0;
 		fits &= place_part(vm, k, first + k, size);
 		/* Gangs that look for a place before the domain lists its members again see this one. */
 		d->nr_spread++;
@@ -134,6 +137,15 @@ SEPARATE u32 least_loaded_from(u32 vm, u32 n, u32 size)
 	return found;
 }
 
+/* A VM is to have parts in `n` domains from this one on; `n`. */
+static __always_inline u32 begin_at(struct vm_state *v, u32 first, u32 n)
+{
+	if (v->account.domain - first >= n)
+		enter_domain(v, first);
+	v->numbering.part = first;
+	return n;
+}
+
 /*
  * Domains for so many vCPUs, which no single one has room for: how many, 0 if all together have too few CPUs. The first one is
  * left in `numbering`.
@@ -152,12 +164,29 @@ SEPARATE u32 find_domains(u32 vm, u32 size)
 		if ((u32)n > domains)
 			break;
 		first = least_loaded_from(vm, n, size);
-		if (first == NO_DOMAIN)
+		if (first != NO_DOMAIN)
+			return begin_at(v, first, n);
+	}
+	return 0;
+}
+
+/* As many domains as there are side by side, at most as many as a VM may have parts. */
+SEPARATE u32 find_most_domains(u32 vm)
+{
+	struct vm_state *v = vm_of(vm);
+	u32 domains = SET.nr_domains;
+	s32 k;
+
+	if (!v)
+		return 0;
+	bpf_for(k, 0, INSTEP_MAX_PARTS - 1) {
+		u32 n = INSTEP_MAX_PARTS - k, first;
+
+		if (n > domains)
 			continue;
-		if (v->account.domain - first >= (u32)n)
-			enter_domain(v, first);
-		v->numbering.part = first;
-		return n;
+		first = least_loaded_from(vm, n, 1);
+		if (first != NO_DOMAIN)
+			return begin_at(v, first, n);
 	}
 	return 0;
 }
@@ -199,17 +228,13 @@ SEPARATE int spread_pool(u32 vm)
 
 	if (!v || !s)
 		return 0;
-	n = find_domains(vm, s->nr_vcpus);
+	n = find_domains(vm, s->nr_vcpus) ?: find_most_domains(vm);
 	first = v->numbering.part;
-	if (!n) {
-		n = SET.nr_domains < INSTEP_MAX_PARTS ? SET.nr_domains : INSTEP_MAX_PARTS;
-		first = pol_first_domain(v->account.domain, n, SET.nr_domains);
-	}
 	bpf_for(k, 0, n) {
 		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 		struct domain_state *d = domain_of(first + k);
 
-		if (!d || !room_in(d))
+		if (!d)
 			return 0;
 		part->domain = first + k;
 		part->set = 0;
@@ -244,7 +269,9 @@ SEPARATE int place_gang(u32 vm, u64 now)
 	if (v->nr_parts)
 		return 0;
 	v->seats = 0;
-	if (is_broad(vm, v, d))
+	d = domain_of(v->account.domain);
+	v->broad = d && is_broad(vm, v, d);
+	if (v->broad)
 		spread_pool(vm);
 	return 0;
 }

@@ -94,6 +94,7 @@ struct vm_state {
 	u32 nr_parts;	 /* domains in which they have their seats, or in whose pools they wait if these are several; else 0 */
 	u32 generation;	 /* of the table when this entry was begun */
 	u32 joined;	 /* it has a domain */
+	u32 broad;	 /* when it last got no gang, it had more vCPUs than its domain has CPUs (span.bpf.h) */
 	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs */
 	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host */
 	u64 allowed;	 /* lanes of its domain that any of its vCPUs may use */
@@ -137,7 +138,7 @@ struct slot_info {
 	u64 allowed;	/* lanes of the VM's domain that it may use, ... */
 	u32 noted;	/* ... one more than that domain's number, ... */
 	u32 cpus;	/* ... and all CPUs that it may use, 0 if these are all of the host */
-	u64 waits_since; /* since when it waits in its own queue */
+	u64 queued_at;	/* of one that waits in its own queue, struct task_state's */
 	u32 longest_wait_us; /* waits.bpf.h */
 	u32 wait_counts[INSTEP_WAITS] LINE;
 };
@@ -327,7 +328,7 @@ struct task_state {
 	u32 stands_long; /* it is counted in the account's nr_long */
 	u32 held;	/* a CPU limit holds it; the code that takes this back takes it from nr_held (held.bpf.h) */
 	u64 held_at;	/* since when, ... */
-	u64 held_by;	/* ... by the limit of which cgroup, ... */
+	u64 held_by;	/* ... the cgroup of its nearest limit then, ... */
 	u64 held_since;	/* ... and since when it has not run for this reason */
 	u64 group;	/* its cgroup when it last looked, ... */
 	u64 looked_at;	/* ... when it did, ... */

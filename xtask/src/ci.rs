@@ -22,7 +22,8 @@ const BEFORE_TIDY: &[Step] = &[
         env: &[],
     },
 ];
-const TEST: Step = Step { name: "test", cargo: &["test", "--workspace"], env: &[] };
+const TEST: Step =
+    Step { name: "test", cargo: &["test", "--workspace"], env: &[("INSTEP_TEST_ALL", "1")] };
 const DOC: Step = Step {
     name: "doc",
     cargo: &["doc", "--workspace", "--no-deps"],

@@ -228,6 +228,15 @@ fn time_is_held_by_the_limit_under_which_the_thread_was() {
     let (first, second) = (held(1), held(2));
     assert!((900..=1000).contains(&first), "the first limit held it for {first} ms");
     assert!(second < 15, "the second one for {second} ms");
+    // Under a limit that holds it, too, the time counts there from the next look on.
+    set(&mut instep, 2, Some(limit(10)));
+    run(&mut instep, 2, 1, START + 1130 * MS, 50);
+    instep.kernel().set_group(0, 1);
+    run(&mut instep, 2, 1, START + 1180 * MS, 1000);
+    // SAFETY: as above.
+    let mut held = |group| unsafe { c::shim_group_held(instep.kernel().globals(), group) } / MS;
+    let (after, other) = (held(1) - first, held(2) - second);
+    assert!(after > 800 && other < 120, "the first held it for {after} ms, the second for {other}");
 }
 
 #[test]
