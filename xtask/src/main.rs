@@ -130,6 +130,17 @@ fn run(task: Task) -> Result<bool> {
     Ok(true)
 }
 
+/// The options of a command line.
+#[cfg(test)]
+fn parse_options<T: Args>(args: &[&str]) -> Result<T, clap::Error> {
+    #[derive(Parser)]
+    struct Line<T: Args> {
+        #[command(flatten)]
+        options: T,
+    }
+    Line::try_parse_from([&["xtask"], args].concat()).map(|line| line.options)
+}
+
 fn workspace_root() -> Result<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     Ok(own.parent().context("xtask has no parent directory")?.to_owned())

@@ -32,13 +32,14 @@ fn add_kept(kept: &Value, jobs: &mut [Job]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parse_options;
     use crate::placement::jobs::list_jobs;
-    use crate::placement::options::{Options, parse};
+    use crate::placement::options::Options;
     use serde_json::json;
 
     #[test]
     fn hosts_of_the_file_get_its_placements() {
-        let options = Options { hosts: 2, gaps: 1, ..parse(&[]).unwrap() };
+        let options = Options { hosts: 2, gaps: 1, ..parse_options(&[]).unwrap() };
         let mut jobs = list_jobs(&options, &[]);
         let placements = json!({ "eevdf": [], "instep": [] });
         let kept = json!({ "commit": "b4f841e", "hosts": { "random 2": placements } });
@@ -55,7 +56,7 @@ mod tests {
     #[test]
     fn kept_file_has_placements_on_each_host_that_is_drawn() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let mut jobs = list_jobs(&parse(&[]).unwrap(), &[]);
+        let mut jobs = list_jobs(&parse_options(&[]).unwrap(), &[]);
         assert_eq!(add(&root, &mut jobs).unwrap(), None);
         for job in jobs.iter().filter(|job| job.kind() == "speeds") {
             for scheduler in crate::placement::found::SCHEDULERS {

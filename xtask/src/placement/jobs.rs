@@ -68,11 +68,11 @@ pub(crate) fn work(root: &Path, jobs: &[Job]) -> Result<Found> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::options::parse;
+    use crate::parse_options;
 
     #[test]
     fn recorded_machines_have_hosts_of_each_kind() {
-        let options = Options { hosts: 3, gaps: 5, ..parse(&[]).unwrap() };
+        let options = Options { hosts: 3, gaps: 5, ..parse_options(&[]).unwrap() };
         let jobs = list_jobs(&options, &[("m".to_owned(), "{}".to_owned())]);
         let count = |kind: &str| jobs.iter().filter(|job| job.kind() == kind).count() as u64;
         assert_eq!(count("time"), 1);

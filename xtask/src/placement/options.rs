@@ -11,25 +11,24 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Random hosts that are simulated.
-    #[arg(long, value_name = "N", default_value = "40", default_value_if("quick", IsPresent, "8"))]
+    #[arg(long, value_name = "N", default_value = "40", default_value_if("quick", IsPresent, "8"),
+        value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub(crate) hosts: u64,
     /// Random small hosts that are compared with the best of all plans.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "600",
-        default_value_if("quick", IsPresent, "60")
-    )]
+    #[arg(long, value_name = "N", default_value = "600", default_value_if("quick", IsPresent, "60"),
+        value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub(crate) gaps: u64,
     /// Runs of each placement rule on a host, of which the median counts.
     #[arg(long, value_name = "N", default_value = "3", default_value_if("quick", IsPresent, "1"),
         value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) runs: u64,
     /// Placements of each host that are drawn at random and simulated once, too.
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, value_name = "N", default_value = "0",
+        value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub(crate) drawn: u64,
     /// The seed of the first host.
-    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1",
+        value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub(crate) seed: u64,
     /// Writes what was found as JSON, too.
     #[arg(long, value_name = "FILE")]
@@ -39,34 +38,25 @@ pub(crate) struct Options {
     pub(crate) html: Option<PathBuf>,
 }
 
-/// Those of a command line, for tests.
-#[cfg(test)]
-pub(crate) fn parse(args: &[&str]) -> Result<Options, clap::Error> {
-    #[derive(Debug, clap::Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
-    <Line as clap::Parser>::try_parse_from([&["placement"], args].concat()).map(|line| line.options)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::parse_options;
 
     #[test]
     fn options_are_understood_or_named() {
-        let options = parse(&["--quick", "--seed", "7", "--drawn", "50"]).unwrap();
+        let options: Options = parse_options(&["--quick", "--seed", "7", "--drawn", "50"]).unwrap();
         assert_eq!((options.hosts, options.gaps, options.seed), (8, 60, 7));
         assert_eq!((options.runs, options.drawn), (1, 50));
         for (args, word) in [
             (["--hosts", "many"].as_slice(), "invalid value 'many'"),
+            (&["--hosts", "100001"], "100001 is not in 0..=100000"),
             (&["--runs", "0"], "0 is not in 1..=100"),
             (&["--runs", "101"], "101 is not in 1..=100"),
             (&["--html"], "value is required"),
             (&["--speed", "3"], "unexpected argument '--speed'"),
         ] {
-            let error = parse(args).unwrap_err().to_string();
+            let error = parse_options::<Options>(args).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
     }

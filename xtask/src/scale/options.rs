@@ -87,16 +87,10 @@ impl Options {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::parse_options;
 
     fn parse(args: &[&str]) -> Result<Options> {
-        let options = Line::try_parse_from([&["scale"], args].concat())?.options;
+        let options: Options = parse_options(args)?;
         options.check().map(|()| options)
     }
 
