@@ -25,16 +25,24 @@
 
 #include "higher.bpf.h"
 
-/* Takes the vCPU that waits on this seat of a part of a gang; whether there was one. */
-static __always_inline bool take_of_seat(struct instep_vm_settings *s, struct gang_part *part, u32 seat)
+/* The slot of the vCPU that has this seat of a part of a gang; INSTEP_NO_SLOT for none. */
+static __always_inline u32 slot_of_seat(struct instep_vm_settings *s, struct gang_part *part, u32 seat)
 {
 	struct slot_info *i = slot_of(s->first_slot + part->first + seat);
 
-	return i && i->sits < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(i->sits), 0);
+	return i ? i->sits : INSTEP_NO_SLOT;
 }
 
-/* Takes the vCPU of a gang that sits on this CPU; whether there was one. */
-SEPARATE int take_seat(u32 vm, u32 domain, u32 lane)
+/* Takes the vCPU that waits on this seat of a part of a gang; whether there was one. */
+static __always_inline bool take_of_seat(struct instep_vm_settings *s, struct gang_part *part, u32 seat)
+{
+	u32 slot = slot_of_seat(s, part, seat);
+
+	return slot < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(slot), 0);
+}
+
+/* The slot of a gang's vCPU that sits on this CPU, if it waits there; INSTEP_NO_SLOT else. */
+SEPARATE u32 slot_waiting_at(u32 vm, u32 domain, u32 lane)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
@@ -42,12 +50,20 @@ SEPARATE int take_seat(u32 vm, u32 domain, u32 lane)
 	u32 seat;
 
 	if (!v || !s || !is_gang(v))
-		return false;
+		return INSTEP_NO_SLOT;
 	part = part_in(v, domain);
 	if (part->domain != domain || !(part->set & pol_lane(lane)))
-		return false;
+		return INSTEP_NO_SLOT;
 	seat = pol_rank_of_lane(part->set, lane);
-	return (part->waiting & pol_lane(seat)) && take_of_seat(s, part, seat);
+	return part->waiting & pol_lane(seat) ? slot_of_seat(s, part, seat) : INSTEP_NO_SLOT;
+}
+
+/* Takes the vCPU of a gang that sits on this CPU; whether there was one. */
+static __always_inline bool take_seat(u32 vm, u32 domain, u32 lane)
+{
+	u32 slot = slot_waiting_at(vm, domain, lane);
+
+	return slot < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(slot), 0);
 }
 
 /* Takes a vCPU that waits on a seat of this gang in this domain: the one that sits here, else any. */
@@ -250,29 +266,11 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 }
 
 /* Whether the vCPU of the slot's gang that sits on this CPU has waited for longer than its VM is patient. */
-SEPARATE int seat_is_overdue(struct cpu_state *c, u64 now)
+static __always_inline bool seat_is_overdue(struct cpu_state *c, struct vm_state *owner, u64 now)
 {
-	struct instep_vm_settings *s;
-	struct gang_part *part;
-	struct slot_info *i;
-	struct vm_state *v;
-	u32 seat;
+	struct slot_info *i = slot_of(slot_waiting_at(c->owner, c->domain, c->lane));
 
-	if (!c || !c->owner || c->owner == POOL)
-		return false;
-	v = vm_of(c->owner);
-	s = vm_set_of(c->owner);
-	if (!v || !s || !is_gang(v))
-		return false;
-	part = part_in(v, c->domain);
-	if (part->domain != c->domain || !(part->set & pol_lane(c->lane)))
-		return false;
-	seat = pol_rank_of_lane(part->set, c->lane);
-	if (!(part->waiting & pol_lane(seat)))
-		return false;
-	i = slot_of(s->first_slot + part->first + seat);
-	i = i ? slot_of(i->sits) : NULL;
-	return i && pol_since(i->queued_at, now) > pol_patience(wanting(&v->account), v->account.share);
+	return i && pol_since(i->queued_at, now) > pol_patience(wanting(&owner->account), owner->account.share);
 }
 
 /* Whether a thread that is bound to this CPU, with this place, goes before what else there is. */
@@ -286,7 +284,7 @@ static __always_inline bool bound_is_first(s32 cpu, struct cpu_state *c, struct 
 		return false;
 	if (!c->owner || c->owner == POOL || !o)
 		return !first_place(pool_queue(c->domain), cpu, &other) || !pol_before(other, place);
-	if (seat_is_overdue(c, now))
+	if (seat_is_overdue(c, o, now))
 		return false;
 	if (d->slotted && on(INSTEP_M_HOST))
 		return is_overdue_place(place, d);

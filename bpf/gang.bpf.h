@@ -285,22 +285,28 @@ SEPARATE int has_spoilt_set(u32 vm, u64 now)
 	return spoilt;
 }
 
+/* Gives a gang CPUs and its vCPUs numbers; those of its vCPUs that wait are found again. `d` is its VM's domain. */
+static __always_inline void seat_gang(u32 vm, struct vm_state *v, struct domain_state *d, bool all, u64 now)
+{
+	place_gang(vm, now);
+	number_seats(vm, v->seats, all);
+	d->stale = 1;
+	d->pooled = 1;
+	if (v->strays)
+		d->stray = vm;
+}
+
 /* A gang comes, goes, or has other vCPUs or CPUs than before. */
 static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_state *d, u32 seats, bool all, u64 now)
 {
 	u32 before = v->seats;
 
 	v->seats = seats;
-	place_gang(vm, now);
+	seat_gang(vm, v, d, all, now);
 	seats = v->seats;
-	number_seats(vm, seats, all);
 	/* How often it was torn says little of a gang of another size. */
 	if (seats != before)
 		v->torn = v->slots_had = 0;
-	d->stale = 1;
-	d->pooled = 1;
-	if (v->strays)
-		d->stray = vm;
 	if (!!before != !!seats) {
 		count(seats ? INSTEP_C_GANG_ON : INSTEP_C_GANG_OFF);
 		emit(now, seats ? INSTEP_E_GANG_ON : INSTEP_E_GANG_OFF, vm, seats, v->ran_ns);

@@ -223,13 +223,8 @@ SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 	e->stale = 1;
 	move_load(d, e, share);
 	count(INSTEP_C_MOVE_DOMAIN);
-	if (v->seats || is_spread(v)) {
-		place_gang(vm, now);
-		number_seats(vm, v->seats, s->cosched == INSTEP_COSCHED_RELAXED);
-		e->pooled = 1;
-		if (v->strays)
-			e->stray = vm;
-	}
+	if (v->seats || is_spread(v))
+		seat_gang(vm, v, e, s->cosched == INSTEP_COSCHED_RELAXED, now);
 	/* Its vCPUs may wait on seats, which only slots serve. */
 	start_slots(e, to, now);
 	return 0;

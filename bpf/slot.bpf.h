@@ -61,6 +61,16 @@ SEPARATE int charge_all(struct domain_state *d, u64 now)
 	return 0;
 }
 
+/* The virtual time of a VM that counts in one of its domains. */
+SEPARATE u64 vtime_in(struct vm_state *v, u32 domain)
+{
+	if (!v)
+		return POL_ORIGIN;
+	if (v->seats || !is_spread(v))
+		return gang_vtime_in(v, domain);
+	return v->account.vtime + clock_of(domain) - clock_of(v->account.domain);
+}
+
 /* Of the accounts of a domain that have anything to run, virtual times. */
 struct slot_range {
 	u64 least;

@@ -17,8 +17,9 @@
  * have a part in its domain (promise.bpf.h). A gang that is not ahead of the clock of any of its domains is promised the next
  * slot in all of them, unless one of these is promised to another. A planner grants what was promised before all else.
  *     A VM with more vCPUs than its domain has CPUs that forms no gang has parts, too: in as many domains as have room for all its
- * vCPUs, else in as many as there are side by side, at most 16. Its vCPUs are divided evenly among them, and each waits in the pool of its part's domain. The VM has
- * one virtual time. In another domain than its own it counts as so far ahead of that one's clock as of its own.
+ * vCPUs, else in as many as there are side by side, at most 16. Its vCPUs are divided evenly among them, and each waits in the
+ * pool of its part's domain. The VM has one virtual time. In another domain than its own it counts as so far ahead of that one's
+ * clock as of its own.
  * Limits: only VMs whose vCPUs may use all CPUs. While some of its vCPUs form a gang that fits into its domain all wait there. What
  * lies in several domains moves only when a gang loses CPUs, when the VM gets another home, or when a trial as a gang begins or ends.
  */
@@ -218,7 +219,7 @@ static __always_inline bool is_broad(u32 vm, struct vm_state *v, struct domain_s
 	return s && s->nr_vcpus > d->nr_lanes && !d->isolated && SET.nr_domains > 1 && may_spread(v);
 }
 
-/* A broad VM that forms no gang waits in the pools of as many domains as have room for it, or of all. */
+/* A broad VM that forms no gang waits in the pools of as many domains as have room for it, or of as many as there are. */
 SEPARATE int spread_pool(u32 vm)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);

@@ -560,20 +560,6 @@ static __always_inline u64 gang_vtime_in(struct vm_state *v, u32 domain)
 	return is_spread(v) ? part_in(v, domain)->vtime : v->account.vtime;
 }
 
-/* The same of any VM. */
-SEPARATE u64 vtime_in(struct vm_state *v, u32 domain)
-{
-	struct domain_state *d, *own;
-
-	if (!v)
-		return POL_ORIGIN;
-	if (v->seats || !is_spread(v))
-		return gang_vtime_in(v, domain);
-	d = domain_of(domain);
-	own = domain_of(v->account.domain);
-	return v->account.vtime + (d && own ? d->clock - own->clock : 0);
-}
-
 static __always_inline void count(enum instep_counter what)
 {
 	struct cpu_state *c = cpu_of(bpf_get_smp_processor_id());

@@ -1,9 +1,9 @@
 //! Emulated hosts with small real VMs, for the demo and for experiments.
 //!
 //! The pieces, from the bottom: a [`cache`] of fetched packages, an [`image`] made of them without installing anything, an
-//! emulated [`host`] that runs it and never outlives its owner, with its [`scenario`]s, a [`page`] that draws a scenario's report, and the [`demo`] that tells the story
-//! on a machine without VMs. It knows nothing of policies and of how Instep finds VMs:
-//! the demo runs the `instep` binary as a user would.
+//! emulated [`host`] that runs it and never outlives its owner, with its [`scenario`]s, a [`page`] that draws a scenario's
+//! report, and the [`demo`] that tells the story on a machine without VMs. It knows nothing of policies and of how Instep finds
+//! VMs: the demo runs the `instep` binary as a user would.
 
 pub mod apt;
 pub mod cache;

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 /// The user `nobody`.
 const NOBODY: u32 = 65534;
 
-/// Only who has all its rights may place a process, even one of the same user.
+/// The kernel lets a process place another one of the same user only if it has all rights that the other one has.
 fn without_right_to_place(command: &mut Command) {
     let drop_right = || Ok(remove_capability_from_bounding_set(CapabilitySet::SYS_NICE)?);
     // SAFETY: it is one system call and takes no memory.

@@ -124,9 +124,9 @@ impl Addition<'_, '_> {
             "barrier" => self.barrier()?,
             "serial" => self.serial()?,
             "lock" => self.lock()?,
-            mode @ ("fib" | "nqueens") => {
+            "fib" | "nqueens" => {
                 self.profile = usual("fetch");
-                self.steal(mode)?;
+                self.steal()?;
             }
             "pipeline" => self.pipeline()?,
             "ping" => self.ping()?,
@@ -160,7 +160,7 @@ impl Addition<'_, '_> {
 
     fn barrier(&mut self) -> Result<(), String> {
         let wait = self.options.waiting()?;
-        // Work of all self.threads between two barriers, instead: what a program of fixed size has.
+        // Work of all threads between two barriers, instead: what a program of fixed size has.
         let total = self.options.time("--total", 0, 0)?;
         let ns = self.options.time("--phase", 100_000, 100)?;
         let ns = if total > 0 { (total / u64::from(self.threads.max(1))).max(100) } else { ns };
@@ -245,12 +245,12 @@ impl Addition<'_, '_> {
         Ok(())
     }
 
-    fn steal(&mut self, mode: &str) -> Result<(), String> {
+    fn steal(&mut self) -> Result<(), String> {
         // What an idle worker does between two requests makes no difference with a thread per vCPU.
         self.options.take("--idle");
         let n = self.options.operand(2..=60)?;
         // 2 ns a call and 4 ns a node: assumed, of the order of a 2 to 3 GHz processor.
-        let (round, uneven) = if mode == "fib" {
+        let (round, uneven) = if self.options.mode == "fib" {
             let (mut a, mut b) = (1u64, 1u64);
             (0..n).for_each(|_| (a, b) = (b, a.saturating_add(b)));
             // fib gives the smaller branch away: 0.38 of the node, not a half.
