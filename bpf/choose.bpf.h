@@ -288,7 +288,7 @@ static __always_inline bool bound_is_first(s32 cpu, struct cpu_state *c, struct 
 		return false;
 	if (d->slotted && on(INSTEP_M_HOST))
 		return is_overdue_place(place, d);
-	return pol_before(place, o->account.vtime);
+	return pol_before(place, vtime_in(o, c->domain));
 }
 
 /* Takes what is bound to this CPU, if it goes before what else there is; whether it did. */

@@ -16,6 +16,8 @@
  *     window is not tried: its trial would make it late, and it would block less often because it is late. In no gang does a
  *     block count while a sibling waits for a CPU, as at the end of a slot. A vCPU that slept for four windows on end belongs
  *     to no gang: its seat would be a hole in each slot.
+ *     A gang of two that is entitled to two CPUs cannot make up for slots that wider gangs have. Where it misses an eighth of its
+ * slots it waits in the pool for a while: threads of the pool that are behind have any CPU, and two of them mostly run together.
  *     Which CPUs a gang has: set.bpf.h.
  *     A VM joins the domain that is least loaded, of its home node if it has one. How sets and VMs move: moves.bpf.h.
  * Limits: evidence is blocks; a guest that halts for a paravirtual spinlock is taken for one that blocks. A VM forms no
@@ -42,6 +44,9 @@
 #define SLEEP_WINDOWS 4
 /* What a gang had in holes counts for about so many windows when sets move. */
 #define SPARE_WINDOWS 16
+/* For so many windows a VM waits in the pool that missed many slots, of this many at least. */
+#define CROWDED_WINDOWS 32
+#define LEAST_SLOTS 32
 
 /* Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. */
 static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial)
@@ -306,7 +311,7 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 	seats = v->seats;
 	/* How often it was torn says little of a gang of another size. */
 	if (seats != before)
-		v->torn = v->slots_had = 0;
+		v->torn = v->slots_had = v->missed = 0;
 	if (!!before != !!seats) {
 		count(seats ? INSTEP_C_GANG_ON : INSTEP_C_GANG_OFF);
 		emit(now, seats ? INSTEP_E_GANG_ON : INSTEP_E_GANG_OFF, vm, seats, v->ran_ns);
@@ -359,6 +364,22 @@ SEPARATE int continue_trial(u32 vm, u64 window)
 	return true;
 }
 
+/*
+ * Whether two vCPUs that belong together wait in the pool for some time, as wider gangs have more than an eighth of the slots of
+ * their CPUs, although they are entitled to a CPU each.
+ */
+static __always_inline bool is_crowded(struct vm_state *v, u32 seats)
+{
+	u32 slots = v->slots_had + v->missed;
+
+	if (v->crowded)
+		return --v->crowded;
+	if (seats != 2 || v->trial || v->account.share < seats * POL_CPU * 15 / 16 || slots < LEAST_SLOTS || v->missed * 8 < slots)
+		return false;
+	v->crowded = CROWDED_WINDOWS;
+	return true;
+}
+
 /* Looks at a VM's evidence at the end of each window. */
 SEPARATE int end_window(u32 vm, u64 now)
 {
@@ -387,9 +408,13 @@ SEPARATE int end_window(u32 vm, u64 now)
 	v->wide = seats > room_in(d);
 	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))
 		seats = 0;
+	if (!all && is_crowded(v, seats))
+		seats = 0;
 	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts) ||
 	    (!seats && is_broad(vm, v, d) != v->broad))
 		reseat(vm, v, d, seats, all, now);
+	if (is_spread_pool(v))
+		even_leads(vm, 0);
 	v->ran_ns = 0;
 	__sync_fetch_and_sub(&v->spare, v->spare / SPARE_WINDOWS);
 	return 0;
@@ -466,6 +491,7 @@ static __always_inline void note_slot(struct vm_state *v)
 	if (++v->slots_had < 128)
 		return;
 	v->slots_had /= 2;
+	v->missed /= 2;
 	v->torn /= 2;
 }
 

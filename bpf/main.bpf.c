@@ -13,7 +13,8 @@
  * VMs of different sizes must take turns so that, at each moment, each has all CPUs that it needs or none.
  *
  * The method, in parts, each with its own headers:
- *   account.bpf.h  CPU time is charged to a VM as a whole, by what it is entitled to: its weighted max-min fair share of
+ *   account.bpf.h, period.bpf.h
+ *                  CPU time is charged to a VM as a whole, by what it is entitled to: its weighted max-min fair share of
  *                  the host. So virtual time runs at the same speed for a wide VM and a narrow one that has all it wants.
  *   gang.bpf.h, set.bpf.h, moves.bpf.h
  *                  vCPUs that hardly ever block form the gang of their VM. The gang has a set of CPUs in one scheduling
@@ -27,8 +28,7 @@
  *   thread.bpf.h, group.bpf.h  Which VM a thread belongs to. cpu.weight counts at each level of the tree of cgroups: user space
  *                  computes once a second what each VM and each cgroup is entitled to.
  *   limit.bpf.h, held.bpf.h  CPU limits of cgroups (cpu.max) hold: threads under one of which nothing is left wait.
- *   idle.bpf.h, wake.bpf.h, higher.bpf.h   Which CPU a thread gets that wakes up, and what happens when a real-time thread
- *                  takes a CPU away.
+ *   idle.bpf.h, wake.bpf.h, higher.bpf.h   Which CPU a thread gets that wakes up; a real-time thread may take it away.
  *   waits.bpf.h, frequency.bpf.h   How long vCPUs wait, for reports, and how busy CPUs are, for the kernel's governor.
  *
  * One thread, from wake-up to CPU:
@@ -176,7 +176,7 @@ static __always_inline void enqueue_bound(struct task_struct *p, struct task_sta
 		return;
 	}
 	charge(cpu, now);
-	if (a && pol_wake_preempts(place, pol_key(a->vtime, c->own, a->front, own_bound()), SET.wake_slack_ns)) {
+	if (a && pol_wake_preempts(place, pol_key(vtime_at(a, c->vm, c->domain), c->own, a->front, own_bound()), SET.wake_slack_ns)) {
 		count(INSTEP_C_WAKE_PREEMPT);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	}

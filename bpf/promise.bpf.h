@@ -23,8 +23,6 @@
 
 #include "moves.bpf.h"
 
-/* Leads are counted from here, so that none is negative. */
-#define LEAD_ORIGIN (1ull << 50)
 /* After so many slots that it was refused a gang is equally far ahead in all its domains. */
 #define EVEN_AFTER 4
 
@@ -66,58 +64,6 @@ static __always_inline bool is_promised(struct domain_state *d, u64 slot, u32 vm
 	struct promise *p = promise_of(d, slot);
 
 	return p->slot == slot && p->vm == vm;
-}
-
-/* How far part `k` of a gang is ahead of its domain's clock, from LEAD_ORIGIN on. What it saved and owes is bounded. */
-SEPARATE u64 lead_of(u32 vm, u32 k, u64 cost)
-{
-	struct vm_state *v = vm_of(vm);
-	struct gang_part *part;
-	struct domain_state *d;
-
-	if (!v)
-		return LEAD_ORIGIN;
-	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
-	d = domain_of(part->domain);
-	if (!d)
-		return LEAD_ORIGIN;
-	part->vtime = pol_clamp(part->vtime, d->clock - MOST_BEHIND * SET.lag_ns, d->clock + 2 * SET.lag_ns + 2 * cost);
-	return LEAD_ORIGIN + part->vtime - d->clock;
-}
-
-/* Part `k` of a gang is so far ahead from now on. CPUs of its domain may charge it at the same time. */
-SEPARATE int set_lead(u32 vm, u32 k, u64 lead)
-{
-	struct vm_state *v = vm_of(vm);
-	struct gang_part *part;
-	struct domain_state *d;
-
-	if (!v)
-		return 0;
-	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
-	d = domain_of(part->domain);
-	if (d)
-		__sync_fetch_and_add(&part->vtime, d->clock + (lead - LEAD_ORIGIN) - part->vtime);
-	return 0;
-}
-
-/* Sets the parts of a gang equally far ahead. */
-SEPARATE int even_leads(u32 vm, u64 cost)
-{
-	struct vm_state *v = vm_of(vm);
-	u64 sum = 0;
-	s32 k;
-
-	if (!v || !v->nr_parts)
-		return 0;
-	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts)
-			sum += lead_of(vm, k, cost);
-	sum /= v->nr_parts;
-	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts)
-			set_lead(vm, k, sum);
-	return 0;
 }
 
 /* Whether this slot of a domain is promised to a gang; promises it if it is not promised yet. */

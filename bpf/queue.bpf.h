@@ -20,7 +20,7 @@
 #ifndef INSTEP_QUEUE_BPF_H
 #define INSTEP_QUEUE_BPF_H
 
-#include "account.bpf.h"
+#include "period.bpf.h"
 
 /* Threads that a CPU limit holds (held.bpf.h). */
 #define HELD_QUEUE 1000u
@@ -86,7 +86,8 @@ static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 		/* One that has lost CPUs loses its sets at the end of the window; until then it may not use those of all parts. */
 		if (i && i->seat != NO_SEAT && is_gang(v) && !(is_spread(v) && v->restricted))
 			return part_of(v, i)->domain;
-		if (i && is_spread(v) && !v->seats && !v->restricted)
+		/* Not before it is known that it may use all CPUs. */
+		if (i && i->noted && is_spread_pool(v) && !v->restricted)
 			return pool_part(v, t)->domain;
 		return v->account.domain;
 	}
@@ -187,11 +188,8 @@ SEPARATE u64 place_of(struct task_state *t, u32 domain)
 	if (!a || !s)
 		return POL_ORIGIN;
 	settle_own(t, a, domain);
-	place = a->vtime;
+	place = vtime_at(a, t->vm, domain);
 	clock = clock_of(domain);
-	/* A gang with parts in several domains waits in each of them: what counts is its lag. */
-	if (domain != a->domain)
-		place += clock - clock_of(a->domain);
 	/* However far ahead its account is: others of it may run where nobody else wants to. */
 	place = key_of(a, t, pol_min(place, clock + MOST_BEHIND * SET.lag_ns));
 	if (t->vm != INSTEP_HOST)

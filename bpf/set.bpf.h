@@ -49,7 +49,7 @@ SEPARATE u32 pool_demand(u32 vm, u32 domain)
 	demand = v->account.demand;
 	if (demand <= seated || (demand - seated) / (s->nr_vcpus - v->seats ?: 1) < POL_CPU / 8)
 		return 0;
-	if (is_spread(v) && !v->seats)
+	if (is_spread_pool(v))
 		return demand / v->nr_parts;
 	return v->account.domain == domain ? demand - seated : 0;
 }
@@ -189,7 +189,7 @@ SEPARATE int score_set(struct domain_state *d, u64 set, u32 vm, struct set_score
 			continue;
 		if (score->holes && 2 * pol_count(met) < pol_count(set))
 			continue;
-		vtime = gang_vtime_in(v, domain) + (score->holes ? v->spare : 0);
+		vtime = vtime_in(v, domain) + (score->holes ? v->spare : 0);
 		if (!score->least_vtime || pol_before(vtime, score->least_vtime))
 			score->least_vtime = vtime;
 	}

@@ -61,16 +61,6 @@ SEPARATE int charge_all(struct domain_state *d, u64 now)
 	return 0;
 }
 
-/* The virtual time of a VM that counts in one of its domains. */
-SEPARATE u64 vtime_in(struct vm_state *v, u32 domain)
-{
-	if (!v)
-		return POL_ORIGIN;
-	if (v->seats || !is_spread(v))
-		return gang_vtime_in(v, domain);
-	return v->account.vtime + clock_of(domain) - clock_of(v->account.domain);
-}
-
 /* Of the accounts of a domain that have anything to run, virtual times. */
 struct slot_range {
 	u64 least;
@@ -132,12 +122,17 @@ static __always_inline u32 list_head(struct domain_state *d, u32 at)
 }
 
 /*
- * Of gangs that are so close the one that had the last slot has the next: two that take turns have two slots each, and
- * their CPUs change hands half as often.
+ * The virtual time by which a VM is put in order. Of gangs whose virtual times are less than a slot apart the one that had the last
+ * slot has the next: two that take turns have two slots each, and their CPUs change hands half as often.
  */
-static __always_inline u64 tie(void)
+SEPARATE u64 order_of(struct vm_state *v, struct domain_state *d)
 {
-	return INSTEP_STATE->slot_ns;
+	u64 vtime;
+
+	if (!v || !d)
+		return POL_ORIGIN;
+	vtime = vtime_in(v, d->host.domain);
+	return v->seats && part_in(v, d->host.domain)->granted + 1 == d->slot ? vtime - INSTEP_STATE->slot_ns : vtime;
 }
 
 /*
@@ -157,20 +152,14 @@ SEPARATE int order_members(struct domain_state *d, u64 least, u64 most, u64 now)
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
-		struct gang_part *part;
-		u64 vtime;
 
 		if (!v || !is_active(&v->account) || !is_member(v, d->host.domain))
 			continue;
 		/* A gang that has all that it wants does not wait for a slot. */
 		if (!waiting(&v->account))
 			v->granted_at = now;
-		part = part_in(v, d->host.domain);
-		vtime = vtime_in(v, d->host.domain);
-		if (v->seats && part->granted + 1 == d->slot)
-			vtime -= tie();
-		at = within(list_of(&v->account, v, vtime, least, width, now), INSTEP_LANES);
-		part->next = list_head(d, at);
+		at = within(list_of(&v->account, v, order_of(v, d), least, width, now), INSTEP_LANES);
+		part_in(v, d->host.domain)->next = list_head(d, at);
 		d->heads[at] = vm;
 		d->lists |= pol_lane(at);
 	}
@@ -232,6 +221,7 @@ static __always_inline void refuse(struct domain_state *d, struct vm_state *v, u
 {
 	count(INSTEP_C_REFUSED);
 	v->refusals++;
+	v->missed++;
 	if (d->nr_refused >= MAX_REFUSED)
 		return;
 	d->refused[d->nr_refused & (MAX_REFUSED - 1)] = vm;
@@ -490,7 +480,7 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 	}
 	if (range.clock)
 		d->clock = pol_max(d->clock, range.clock);
-	order_members(d, range.least - tie(), range.most, now);
+	order_members(d, range.least - INSTEP_STATE->slot_ns, range.most, now);
 	plan.now = now;
 	plan.free = d->lanes & ~d->taken;
 	d->nr_refused = 0;

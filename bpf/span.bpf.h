@@ -18,8 +18,10 @@
  * slot in all of them, unless one of these is promised to another. A planner grants what was promised before all else.
  *     A VM with more vCPUs than its domain has CPUs that forms no gang has parts, too: in as many domains as have room for all its
  * vCPUs, else in as many as there are side by side, at most 16. Its vCPUs are divided evenly among them, and each waits in the
- * pool of its part's domain. The VM has one virtual time. In another domain than its own it counts as so far ahead of that one's
- * clock as of its own.
+ * pool of its part's domain. Each part is charged by
+ *     CPU time in the domain / (share / least of the number of parts and of the threads that the VM wants to run)
+ * and at the end of each window of evidence (gang.bpf.h) all are set equally far ahead of the clocks of their domains, by the mean: what
+ * siblings do not use elsewhere a part may use, and none holds the clock of its domain back.
  * Limits: only VMs whose vCPUs may use all CPUs. While some of its vCPUs form a gang that fits into its domain all wait there. What
  * lies in several domains moves only when a gang loses CPUs, when the VM gets another home, or when a trial as a gang begins or ends.
  */
@@ -30,6 +32,8 @@
 
 /* A wide gang in a domain speaks against it as much as a load of so many 1024ths for each CPU. */
 #define WIDE_COSTS (64 * POL_CPU)
+/* Leads are counted from here, so that none is negative. */
+#define LEAD_ORIGIN (1ull << 50)
 
 static __always_inline bool may_spread(struct vm_state *v)
 {
@@ -51,6 +55,58 @@ SEPARATE u32 room_from(u32 first, u32 n)
 		room += room_in(d);
 	}
 	return room;
+}
+
+/* How far part `k` of a VM is ahead of its domain's clock, from LEAD_ORIGIN on. What it saved and owes is bounded. */
+SEPARATE u64 lead_of(u32 vm, u32 k, u64 cost)
+{
+	struct vm_state *v = vm_of(vm);
+	struct gang_part *part;
+	struct domain_state *d;
+
+	if (!v)
+		return LEAD_ORIGIN;
+	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+	d = domain_of(part->domain);
+	if (!d)
+		return LEAD_ORIGIN;
+	part->vtime = pol_clamp(part->vtime, d->clock - MOST_BEHIND * SET.lag_ns, d->clock + 2 * SET.lag_ns + 2 * cost);
+	return LEAD_ORIGIN + part->vtime - d->clock;
+}
+
+/* Part `k` of a VM is so far ahead from now on. CPUs of its domain may charge it at the same time. */
+SEPARATE int set_lead(u32 vm, u32 k, u64 lead)
+{
+	struct vm_state *v = vm_of(vm);
+	struct gang_part *part;
+	struct domain_state *d;
+
+	if (!v)
+		return 0;
+	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+	d = domain_of(part->domain);
+	if (d)
+		__sync_fetch_and_add(&part->vtime, d->clock + (lead - LEAD_ORIGIN) - part->vtime);
+	return 0;
+}
+
+/* Sets the parts of a VM equally far ahead. */
+SEPARATE int even_leads(u32 vm, u64 cost)
+{
+	struct vm_state *v = vm_of(vm);
+	u64 sum = 0;
+	s32 k;
+
+	if (!v || !v->nr_parts)
+		return 0;
+	bpf_for(k, 0, INSTEP_MAX_PARTS)
+		if ((u32)k < v->nr_parts)
+			sum += lead_of(vm, k, cost);
+	sum /= v->nr_parts;
+	bpf_for(k, 0, INSTEP_MAX_PARTS)
+		if ((u32)k < v->nr_parts)
+			set_lead(vm, k, sum);
+	return 0;
 }
 
 /* Divides the seats of a gang among `n` domains; whether all have a CPU. */
@@ -225,12 +281,14 @@ SEPARATE int spread_pool(u32 vm)
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
 	u32 n, first;
+	u64 lag;
 	s32 k;
 
 	if (!v || !s)
 		return 0;
 	n = find_domains(vm, s->nr_vcpus) ?: find_most_domains(vm);
 	first = v->numbering.part;
+	lag = v->account.vtime - clock_of(v->account.domain);
 	bpf_for(k, 0, n) {
 		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 		struct domain_state *d = domain_of(first + k);
@@ -239,6 +297,7 @@ SEPARATE int spread_pool(u32 vm)
 			return 0;
 		part->domain = first + k;
 		part->set = 0;
+		part->vtime = d->clock + lag;
 		d->stale = 1;
 	}
 	v->nr_parts = n;

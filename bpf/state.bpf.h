@@ -78,7 +78,7 @@ struct numbering {
 struct gang_part {
 	u64 set LINE; /* of a gang, their CPUs: lanes of the domain */
 	u64 waiting; /* seats of them whose vCPU waits in its own queue */
-	u64 vtime;   /* of a gang with several parts: virtual time in this domain (span.bpf.h) */
+	u64 vtime;   /* of a VM with several parts: virtual time in this domain (span.bpf.h) */
 	u64 began;   /* what a thread has to be behind to interrupt it in its slot: its virtual time when that began */
 	u32 domain;
 	u32 first;   /* number of its first seat in the gang */
@@ -115,6 +115,8 @@ struct vm_state {
 	u64 moved_at;	 /* when its set moved last */
 	u32 torn;	 /* how often a CPU was taken from it in its slot, ... */
 	u32 slots_had;	 /* ... over these slots */
+	u32 missed;	 /* slots that it wanted and others had, meanwhile */
+	u32 crowded;	 /* windows for which it forms no gang, as it missed many */
 	u64 granted_at;	 /* when it last had a slot, or wanted none */
 	u64 total_slots; /* that it had since it is known */
 	u64 total_tears; /* times that a CPU was taken from it in its slot */
@@ -274,7 +276,7 @@ struct host_state {
 	struct instep_settings set LINE;
 	u32 online;	/* CPUs that were online when it was loaded */
 	u32 common;	/* of these, those that are not isolated */
-	u64 slot_ns;	/* length of a slot, which hardly ever changes (account.bpf.h, set_slot_length) */
+	u64 slot_ns;	/* length of a slot, which hardly ever changes (period.bpf.h, set_slot_length) */
 	u32 nr_vms;	/* one more than the last VM of the table that was ever in use */
 	u64 level;	/* what a unit of weight is entitled to (policy.h, pol_level) */
 	u32 drained;	/* seat queues below are looked through since the table changed */
@@ -527,6 +529,12 @@ static __always_inline bool is_spread_gang(struct vm_state *v)
 	return is_spread(v) && v->seats > 1;
 }
 
+/* Whether it waits in the pools of several domains. */
+static __always_inline bool is_spread_pool(struct vm_state *v)
+{
+	return is_spread(v) && !v->seats;
+}
+
 /* The part of a VM in one of its domains. */
 static __always_inline struct gang_part *part_in(struct vm_state *v, u32 domain)
 {
@@ -554,8 +562,8 @@ static __always_inline bool is_member(struct vm_state *v, u32 domain)
 	return v->account.domain == domain || (is_spread(v) && domain - v->parts[0].domain < v->nr_parts);
 }
 
-/* The virtual time of a gang that counts in one of its domains. */
-static __always_inline u64 gang_vtime_in(struct vm_state *v, u32 domain)
+/* The virtual time of a VM that counts in one of its domains. */
+static __always_inline u64 vtime_in(struct vm_state *v, u32 domain)
 {
 	return is_spread(v) ? part_in(v, domain)->vtime : v->account.vtime;
 }

@@ -93,7 +93,7 @@ static __noinline bool claim_busy(struct task_struct *p, s32 cpu, u64 place, u64
 		return false;
 	charge(cpu, now);
 	a = account_of(c->vm, c->domain);
-	if (!a || !pol_wake_preempts(place, pol_key(a->vtime, c->own, a->front, own_bound()), SET.wake_slack_ns))
+	if (!a || !pol_wake_preempts(place, pol_key(vtime_at(a, c->vm, c->domain), c->own, a->front, own_bound()), SET.wake_slack_ns))
 		return false;
 	return !__sync_lock_test_and_set(&c->claimed, 1);
 }

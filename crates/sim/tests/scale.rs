@@ -134,6 +134,11 @@ fn vm_that_blocks_and_is_wider_than_a_node_uses_several() {
 }
 
 #[test]
+fn vm_in_several_pools_leaves_gangs_on_each_node_their_share() {
+    holds(&[case("pools", scenario!("pools"), &[], &[AtLeast("", Speed, 0.85)])]);
+}
+
+#[test]
 fn vcpu_with_io_does_not_hide_siblings_that_spin() {
     let case = |period| {
         let bounds = [AtLeast("spins", Speed, 0.9)];
