@@ -187,22 +187,22 @@ impl Dispatch {
         let was = std::mem::replace(&mut self.config, config.clone());
         let again = match &self.state {
             State::Loaded { .. } => was.mode != config.mode,
-            // Who sends a signal now and then would load a faulty scheduler each time.
+            // Each SIGHUP would load a faulty scheduler again.
             State::Waiting { until, failed: true, .. }
                 if was.without_vms() == config.without_vms() =>
             {
                 let left = until.saturating_duration_since(Instant::now());
                 self.said.push(format!(
-                    "[dispatch] is as it was, but for VMs at most: the kernel scheduler, which failed, is tried again in {}",
+                    "nothing of [dispatch] changed but settings of VMs: the kernel scheduler, which failed, is tried again in {}",
                     humantime::format_duration(Duration::from_secs(left.as_secs()))
                 ));
                 false
             }
             State::GivenUp(why) if was.without_vms() == config.without_vms() => {
-                self.said.push(format!("[dispatch] is as it was, but for VMs at most: {why}"));
+                self.said.push(format!("nothing of [dispatch] changed but settings of VMs: {why}"));
                 false
             }
-            // What kept it out may be settled now.
+            // The cause that kept it out may be gone now.
             State::Off(_) | State::GivenUp(_) | State::Waiting { .. } => true,
         };
         if again {

@@ -88,7 +88,7 @@ pub fn entries(
         if let Some(vm) = vms.iter().find(|vm| vm.pid == given.pid) {
             if vm.name != given.name {
                 let (pid, name) = (given.pid, &vm.name);
-                warnings.push(format!("process {pid} is the VM {name}, and is called so"));
+                warnings.push(format!("process {pid} is the VM {name}, and keeps that name"));
             }
             continue;
         }
@@ -326,7 +326,7 @@ mod tests {
         assert_eq!((names, warnings.len()), (vec!["web", "job"], 3), "{warnings:?}");
         assert!(warnings[0].contains("the VM job: another one is called so"), "{warnings:?}");
         assert!(warnings[1].contains("the VM web: another one is called so"), "{warnings:?}");
-        assert!(warnings[2].ends_with("is the VM web, and is called so"), "{warnings:?}");
+        assert!(warnings[2].ends_with("is the VM web, and keeps that name"), "{warnings:?}");
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn stats(gaps: &Gaps, role: Role, warnings: &mut Vec<String>) {
     }
 }
 
-/// The CPUs that threads may use, where no scan could tell: the first `status` and how many VMs.
+/// VMs of which no scan could tell which CPUs the vCPUs may use: their number, and the first such `status` file.
 #[derive(Debug, Default)]
 pub(super) struct Unpinned {
     first: Option<PathBuf>,

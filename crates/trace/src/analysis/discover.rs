@@ -102,12 +102,12 @@ pub fn discover(events: &[Event], guests: &[TracedGuest], known: &[FoundVm]) -> 
     let mut warnings = Vec::new();
     if !single.is_empty() {
         warnings.push(format!(
-            "the trace does not say of which process {}: VMs are put together by who wakes whom \
-             and by numbers; name them with --vm NAME=TID,...",
-            counted(single.len() as u64, "vCPU thread is", "vCPU threads are")
+            "the trace does not say to which process {}: they are grouped into VMs by wake-ups \
+             of each other and by number; name VMs with --vm NAME=TID,...",
+            counted(single.len() as u64, "vCPU thread belongs", "vCPU threads belong")
         ));
         if single.len() > MAX_GUESSED {
-            warnings.push(format!("of those the first {MAX_GUESSED} are put together"));
+            warnings.push(format!("only the first {MAX_GUESSED} of these threads are grouped"));
             single.truncate(MAX_GUESSED);
         }
         vms.extend(guess(&mut single, events));
