@@ -171,8 +171,8 @@ impl Unpinned {
     pub(super) fn warning(&self) -> Option<String> {
         let first = self.first.as_ref()?;
         Some(format!(
-            "which CPUs the vCPUs of {} may use is not known, all are assumed: no \
-             Cpus_allowed_list, or half of one, in status (first: {})",
+            "the CPUs that the vCPUs of {} may use are unknown, so all are assumed: Cpus_allowed_list \
+             is missing in status, or cut off (first: {})",
             Count(self.vms.into(), "VM"),
             first.display()
         ))
