@@ -76,7 +76,7 @@ fn refusals(tree: &str, licences: &Licences) -> Result<BTreeSet<String>> {
     let mut refused = BTreeSet::new();
     for line in tree.lines().filter(|line| !line.trim().is_empty()) {
         let (package, licence) = line.split_once('\t').context("cargo tree tells no licence")?;
-        // It is told once: later lines of the same crate end with this.
+        // `cargo tree` prints it in full once: later lines of the same crate end with this.
         let licence = licence.trim_end_matches(" (*)");
         let name = package.split(' ').next().unwrap_or_default();
         let excepted = licences.exceptions.iter().filter(|exception| exception.name == name);

@@ -14,7 +14,7 @@ pub enum Error {
     #[error(transparent)]
     Xen(#[from] instep_xen::Error),
     /// The window between two copies is not known.
-    #[error("how long the loads were measured is not known: {0}")]
+    #[error("cannot compute loads, as the time between the two copies is unknown: {0}")]
     Window(&'static str),
     /// The configuration cannot be used.
     #[error(transparent)]

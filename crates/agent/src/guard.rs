@@ -45,8 +45,7 @@ const DONE: &[u8] = b"done\n";
 const START: Duration = Duration::from_secs(10);
 /// How long the agent waits for it to end.
 const END: Duration = Duration::from_secs(2);
-/// How long a guardian may take to put things back, and one that cannot begin waits for who is in its
-/// way.
+/// How long a guardian may take to put things back, and how long a second one waits for it.
 const GOING: Duration = Duration::from_secs(10);
 /// The pause between two looks at what is waited for: the first one, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_millis(200)];

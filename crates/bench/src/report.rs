@@ -277,41 +277,6 @@ mod tests {
         assert_eq!(serde_json::from_str::<BenchReport>(&text).unwrap(), report);
     }
 
-    /// All keys of a document but those of `results`, which are names of schedulers.
-    fn keys(value: &serde_json::Value, into: &mut Vec<String>) {
-        match value {
-            serde_json::Value::Object(of) => of.iter().for_each(|(key, value)| {
-                into.push(key.clone());
-                match (key.as_str(), value) {
-                    ("results", serde_json::Value::Object(of)) => {
-                        of.values().for_each(|outcome| keys(outcome, into));
-                    }
-                    _ => keys(value, into),
-                }
-            }),
-            serde_json::Value::Array(of) => of.iter().for_each(|value| keys(value, into)),
-            _ => {}
-        }
-    }
-
-    #[test]
-    fn the_page_on_bench_has_every_field() {
-        let mut report = report("a", "default");
-        report.cases[0].alone = Spread::of([1.0]);
-        let mut all = Vec::new();
-        keys(&serde_json::to_value(&report).unwrap(), &mut all);
-        let page = include_str!("../../../docs/bench.md");
-        let (_, told) = page.split_once("## The result\n").unwrap();
-        let (told, _) = told.split_once("\n## ").unwrap();
-        let is_told = |key: &String| {
-            [format!("`{key}`"), format!("\"{key}\"")].iter().any(|k| told.contains(k))
-        };
-        // The schema is named by its value.
-        let untold: Vec<&String> =
-            all.iter().filter(|key| !is_told(key) && *key != "schema").collect();
-        assert!(untold.is_empty() && told.contains(SCHEMA), "docs/bench.md lacks {untold:?}");
-    }
-
     #[test]
     fn each_run_is_in_the_document_and_one_without_them_is_still_read() {
         let text = serde_json::to_string(&Spread::of([2.0, 1.0])).unwrap();

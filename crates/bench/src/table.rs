@@ -217,10 +217,8 @@ mod tests {
             stacking: Some(0.25),
             ..BenchOutcome::default()
         };
-        let failed = BenchOutcome {
-            failed: vec!["it\x1b[2J fell out".to_owned()],
-            ..BenchOutcome::default()
-        };
+        let failed =
+            BenchOutcome { failed: vec!["it\x1b[2J ended".to_owned()], ..BenchOutcome::default() };
         let names = ["default", "instep", "scx_cosmos", "scx_bpfland", "instep-without-gang"];
         let case = CaseReport {
             name: "spin-100us-at-a-fair-share-of-50".to_owned(),
@@ -296,7 +294,7 @@ mod tests {
             "scx_bpfland took no part: it is not built: clang-19 is missing",
             "-gang",
             "562 123-1000",
-            "under scx_cosmos failed: it?[2J fell out",
+            "under scx_cosmos failed: it?[2J ended",
             "25.0",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");

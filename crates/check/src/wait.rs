@@ -1,5 +1,5 @@
-//! Bounded wait: who wants a CPU gets one in time. The bound is a turn for every other task, as many
-//! times as its weight is larger: with equal weights each goes round once.
+//! Bounded wait: a task that wants a CPU gets one in time. The bound is one turn of every other task; for one of
+//! larger weight as many turns as its weight is larger.
 
 use super::Checker;
 use super::picture::{Picture, TaskLife};

@@ -1,5 +1,5 @@
-//! The measures of a schedule, kept as integrals over time in integers: whoever replays a schedule
-//! (simulator, recorded trace) tells each change, in order of time, and reads the sums.
+//! The measures of a schedule, kept as integrals over time in integers. The simulator and the trace analysis
+//! report each change of a schedule, in order of time, and read the sums.
 //!
 //! Definitions: *stacking* is the part of the time in which two or more siblings are runnable on one
 //! CPU. *Co-run* is the mean part of a VM's runnable vCPUs that run, over the time in which at least

@@ -69,7 +69,7 @@ impl Cursor {
         self.loaded.moment(self.place)
     }
 
-    /// What could not be read so far, each told once.
+    /// What could not be read so far; each failure is returned once.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }

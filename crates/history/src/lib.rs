@@ -52,7 +52,7 @@ pub enum Error {
         size: u64,
     },
     /// Nothing in it can be read.
-    #[error("{path} holds no history")]
+    #[error("{path} holds no history; name the directory in which `instep run` keeps one")]
     Empty {
         /// Where it was looked for.
         path: PathBuf,

@@ -22,7 +22,7 @@ pub const LEAST_SIZE: u64 = 1 << 20;
 /// How strongly it is compressed. A window of 4 MiB holds several moments of a large host, which are much alike.
 const LEVEL: i32 = 3;
 const WINDOW: u32 = 22;
-/// The most bytes of a segment: small ones are lost one at a time, and read in no time.
+/// The most bytes of a segment. Small segments lose little when the oldest one is removed, and are read quickly.
 const FULL_PACKED: u64 = 1 << 20;
 /// Segments that a small history is divided into at least.
 const LEAST_SEGMENTS: u64 = 16;
@@ -259,7 +259,7 @@ mod tests {
         let kept = times(dir.path());
         assert_eq!((kept.last(), kept.is_sorted()), (Some(&200), true));
         assert!((40..100).contains(&kept.len()), "{}", kept.len());
-        // A smaller bound than before is kept from the beginning on, as is one on the number of segments.
+        // A bound that is smaller than before holds from the first record on.
         drop(writer);
         assert!(matches!(
             Writer::open(dir.path(), 0).unwrap().append(1, &line(1, 300_000)),

@@ -121,7 +121,7 @@ impl Loaded {
         match *self {}
     }
 
-    /// Why it fell out.
+    /// Why it ended.
     pub fn exited(&mut self) -> Option<Exit> {
         match *self {}
     }

@@ -1,5 +1,5 @@
 //! The scheduler in the kernel: loads it, feeds it the VM table and settings, drains its counters
-//! and events, and notices when it fell out.
+//! and events, and notices when it ended.
 //!
 //! Its end is the kernel's: when the link is dropped, or this process dies however, the default
 //! scheduler is back (kernel/sched/ext.c, struct_ops link, Linux 6.12 and later).

@@ -1,7 +1,7 @@
-//! vCPUs of which events say nothing because they run on: whoever has a CPU for himself is not switched
-//! for seconds, and what it did before would be unknown. A thread goes to such a CPU once, for some
-//! microseconds, so that a switch tells who runs there. Not where a real-time thread runs or the vCPU only
-//! waits: behind a real-time thread it might wait for ever, and the process could not end.
+//! vCPUs without events because they keep running. A vCPU with a CPU of its own is not switched for seconds,
+//! and what it did meanwhile would be unknown. So a thread of the recorder visits such a CPU once, for some
+//! microseconds: the switch names the vCPU. It does not visit a CPU where a real-time thread runs, behind which
+//! it might wait for ever, or where the vCPU only waits.
 
 use instep_core::units::{CpuId, Nanos, Tid};
 use instep_host::Root;

@@ -66,7 +66,7 @@ impl Inner {
             let info = &mut self.state.borrow_mut().tasks[task];
             (std::mem::take(&mut info.custody), info.on.is_some())
         };
-        // Before 7.1 only who was in the scheduler's own data, in none of its queues, was told of.
+        // Before 7.1 the kernel reports only tasks that are in the scheduler's own data, not in one of its queues.
         if !before || self.release == Release::V6_12 && (dispatched || queued) {
             return;
         }
@@ -385,7 +385,7 @@ impl Inner {
         let buffer = std::mem::take(&mut self.state.borrow_mut().buffer);
         self.state.borrow_mut().dispatched += buffer.len() as u32;
         for (task, sent) in &buffer {
-            // Who was dequeued meanwhile is not there any more.
+            // A task that was dequeued meanwhile is not there any more.
             let waits = {
                 let state = self.state.borrow();
                 let info = &state.tasks[*task];

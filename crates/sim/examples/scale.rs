@@ -56,7 +56,7 @@ fn print_result(number: usize, job: &Value) {
     line["job"] = number.into();
     line["seconds"] = begin.elapsed().as_secs_f64().into();
     let mut out = std::io::stdout().lock();
-    // Whoever reads may be gone: there is nobody left to tell.
+    // The reader of the pipe may be gone: then nobody needs the error either.
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 

@@ -28,20 +28,20 @@ pub struct Event {
 pub enum Fact {
     /// The CPU goes from one thread to another (sched_switch).
     Switch {
-        /// Who ran.
+        /// The thread that ran.
         prev: Tid,
-        /// Who runs now.
+        /// The thread that runs now.
         next: Tid,
         /// How `prev` left.
         left: Left,
     },
     /// A thread is about to be made runnable (sched_waking), recorded where the waker ran.
     Waking {
-        /// Who is woken.
+        /// The thread that is woken.
         tid: Tid,
         /// On whose queue it was last; where it goes is decided next.
         target: CpuId,
-        /// Who ran there; in interrupts merely who was interrupted.
+        /// The thread that ran there; in an interrupt the thread that was interrupted.
         waker: Tid,
         /// In which context it was woken.
         context: Context,

@@ -16,7 +16,7 @@ pub trait EventStream {
     fn header(&self) -> &Header;
 
     /// Replaces the contents of `batch` by the next events in order of time. False, and an empty
-    /// batch, after the last. Damage ends the stream early and is told by [`EventStream::tally`].
+    /// batch, after the last. Damage ends the stream early; [`EventStream::tally`] counts it.
     fn next_batch(&mut self, batch: &mut Vec<Event>) -> bool;
 
     /// What was counted so far.
@@ -70,7 +70,7 @@ pub struct TracedGuest {
     pub pid: Option<u32>,
     /// Number of vCPU and thread of the host that runs it.
     pub vcpus: Vec<(u32, u32)>,
-    /// Its weight among VMs (`cpu.weight`, 100 as a rule), where told.
+    /// Its weight among VMs (`cpu.weight`, 100 as a rule), where the file has it.
     pub weight: Option<u32>,
 }
 

@@ -1,6 +1,6 @@
 //! Raw records of tracepoints to facts, by the layouts that the trace itself brings.
 //!
-//! Tracepoints that no analysis uses are told by their number and cost one look-up.
+//! Tracepoints that no analysis uses are recognised by their number and cost one look-up.
 
 use crate::bytes::{u16_at, u32_at, u64_at};
 use crate::event::{Context, Event, Fact, Left, MAX_CPUS};

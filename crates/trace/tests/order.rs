@@ -1,5 +1,5 @@
-//! Events that are out of order in a file: what can be put in place is counted and changes nothing, what
-//! cannot is said, too.
+//! Events that are out of order in a file: those that can be sorted are counted and change nothing, the others are
+//! reported as late.
 
 #[path = "common/pipe.rs"]
 mod pipe;

@@ -1,8 +1,8 @@
 //! One look at a Xen host: what several commands printed, put together by domain.
 //!
-//! Commands run one after another, and domains come and go between them. A domain that not all of them know is left
-//! out of this look, and that is said. So is one whose rows cannot be read: a domain may have a name that looks like
-//! rows of its own. One that is left out need not be gone ([`XenScan::may_miss`]).
+//! Commands run one after another, and domains come and go between them. A domain that not all of them list is left
+//! out of this scan, with a warning. So is one whose rows cannot be read, as a domain's name may look like rows of
+//! other domains. A domain that is left out need not be gone ([`XenScan::may_miss`]).
 
 use crate::error::Error;
 use crate::source::{Query, Source};

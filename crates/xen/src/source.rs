@@ -187,7 +187,7 @@ impl Source {
         let (out, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
         let status = wait(&mut child, *limit).map_err(start)?;
         let Some(status) = status else {
-            // Its pipes may be held open by what it started: nobody waits for their readers.
+            // A child of the command may hold its pipes open, so their readers are not waited for.
             return Err(Error::Slow { command, seconds: limit.as_secs() });
         };
         let text = |thread: JoinHandle<Vec<u8>>| {

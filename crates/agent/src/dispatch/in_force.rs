@@ -36,7 +36,7 @@ pub struct InForce {
     /// When it is loaded again if nothing bars it, in UTC, such as `2026-11-23T08:11:15Z`; null unless that is awaited.
     #[serde(default)]
     pub next_attempt: Option<String>,
-    /// How often it fell out since it was last sound.
+    /// How often it ended by itself since it was last sound.
     pub failures: usize,
     /// What it counted since it was loaded.
     pub counters: BTreeMap<String, u64>,

@@ -1,15 +1,15 @@
 //! The kernel scheduler in the loop: whether it is in force and why, what it is fed, and that it
-//! comes back when it fell out.
+//! comes back after it ended.
 //!
 //! ```text
-//! off(why) <--plan-- begin --plan--> loaded --fell out--> waiting --backoff over--> loaded
+//! off(why) <--plan-- begin --plan--> loaded --ended----> waiting --backoff over--> loaded
 //!                      |                ^                    |  CPU hotplug, more vCPUs: at once
 //!                      |                +--------------------+
 //!                      |                +--ejected three times within an hour--> given up
 //!                      +--somebody else's is loaded--> waiting --every 30 s--> loaded
 //!                                        loaded --a VM has cookies--^
 //! ```
-//! A configuration that is read again loads at once whatever waits, but for what fell out or could not
+//! A configuration that is read again loads at once whatever waits, but for a scheduler that ended or could not
 //! be loaded while nothing of `[dispatch]` changed: that is as faulty as before.
 //!
 //! It knows nothing of BPF: `instep-kernel` does. Without that crate's feature `kernel` it is
@@ -187,22 +187,22 @@ impl Dispatch {
         let was = std::mem::replace(&mut self.config, config.clone());
         let again = match &self.state {
             State::Loaded { .. } => was.mode != config.mode,
-            // Who sends a signal now and then would load a faulty scheduler each time.
+            // Each SIGHUP would load a faulty scheduler again.
             State::Waiting { until, failed: true, .. }
                 if was.without_vms() == config.without_vms() =>
             {
                 let left = until.saturating_duration_since(Instant::now());
                 self.said.push(format!(
-                    "[dispatch] is as it was, but for VMs at most: the kernel scheduler, which failed, is tried again in {}",
+                    "nothing of [dispatch] changed but settings of VMs: the kernel scheduler, which failed, is tried again in {}",
                     humantime::format_duration(Duration::from_secs(left.as_secs()))
                 ));
                 false
             }
             State::GivenUp(why) if was.without_vms() == config.without_vms() => {
-                self.said.push(format!("[dispatch] is as it was, but for VMs at most: {why}"));
+                self.said.push(format!("nothing of [dispatch] changed but settings of VMs: {why}"));
                 false
             }
-            // What kept it out may be settled now.
+            // The cause that kept it out may be gone now.
             State::Off(_) | State::GivenUp(_) | State::Waiting { .. } => true,
         };
         if again {
@@ -297,9 +297,10 @@ impl Dispatch {
     /// The kernel ejected it: waits before the next attempt, or gives it up.
     fn eject(&mut self, why: &str, lasted: Duration) -> State {
         if let Some(wait) = self.backoff.ejected(lasted, Instant::now()) {
-            return self.wait_for(wait, format!("it fell out: {why}"));
+            return self.wait_for(wait, format!("Instep's scheduler ended: {why}"));
         }
-        let why = format!("it fell out: {why}; three ejections within an hour: {STAYS_OUT}");
+        let why =
+            format!("Instep's scheduler ended: {why}; three ejections within an hour: {STAYS_OUT}");
         self.said.push(format!("the kernel's default scheduler is in force: {why}"));
         State::GivenUp(why)
     }
@@ -489,7 +490,7 @@ impl Scheduler for Dispatch {
         }
     }
 
-    /// Notices that it fell out, loads it again when it is time, feeds it the VMs.
+    /// Notices that it ended, loads it again when it is time, feeds it the VMs.
     fn supervise(&mut self) -> Vec<String> {
         match &self.state {
             State::Off(_) => return std::mem::take(&mut self.said),

@@ -88,13 +88,13 @@ pub fn entries(
         if let Some(vm) = vms.iter().find(|vm| vm.pid == given.pid) {
             if vm.name != given.name {
                 let (pid, name) = (given.pid, &vm.name);
-                warnings.push(format!("process {pid} is the VM {name}, and is called so"));
+                warnings.push(format!("process {pid} is the VM {name}, and keeps that name"));
             }
             continue;
         }
         if all.iter().any(|entry| entry.name == given.name) {
             warnings.push(format!(
-                "process {} is not treated as the VM {}: another one is called so; give it a name of its \
+                "process {} is not treated as the VM {}: another VM has that name; give it a name of its \
                  own",
                 given.pid, given.name
             ));
@@ -126,7 +126,7 @@ pub fn entries(
     (all, warnings)
 }
 
-/// All entries of what a scan found, with warnings also on settings that are for nobody.
+/// All entries of what a scan found, with warnings also on settings without a VM.
 #[must_use]
 pub fn all_entries(
     scan: &Scan,
@@ -157,10 +157,10 @@ fn unused(config: &DispatchConfig, known: &BTreeSet<&str>, opaque: &[&str]) -> V
             |of: &&str| of.strip_prefix(name.as_str()).is_some_and(|id| id.starts_with('@'));
         match known.iter().copied().any(|of| alike(&of)) {
             true => format!("several VMs share that name: write [dispatch.vm.\"{name}@PID\"]"),
-            false => "no VM is called so now (`instep status` lists the names)".to_owned(),
+            false => "no VM has that name now (`instep status` lists the names)".to_owned(),
         }
     };
-    left.map(|name| format!("[dispatch.vm.{name}] is for nobody: {}", why(name))).collect()
+    left.map(|name| format!("[dispatch.vm.{name}] has no effect: {}", why(name))).collect()
 }
 
 /// The VMs of a scan whose entries were not taken into the table.
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_has_its_home_under_any_name_and_leaves_it_to_nobody() {
+    fn home_follows_a_vm_and_not_its_name() {
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         made.push(vm("a", 2));
         let alone = found(&made);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_are_for_nobody_are_told_with_what_is_there() {
+    fn setting_without_a_vm_is_reported_with_its_remedy() {
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         for name in ["db", "web", "web"] {
             made.push(vm(name, 2));
@@ -275,7 +275,7 @@ mod tests {
         let (entries, warnings) = all_entries(&scan, &BTreeMap::new(), &config);
         assert_eq!((entries.len(), warnings.len()), (3, 3), "{warnings:?}");
         assert!(warnings[0].contains("process"), "{warnings:?}");
-        assert!(warnings[1].starts_with("[dispatch.vm.weB] is for nobody: no VM is called so"));
+        assert!(warnings[1].starts_with("[dispatch.vm.weB] has no effect: no VM has that name"));
         assert!(warnings[2].ends_with("write [dispatch.vm.\"web@PID\"]"), "{warnings:?}");
         let first = format!("web@{}", made.vms[1].pid);
         assert!(entries.iter().any(|entry| entry.name == first), "so it is called");
@@ -324,9 +324,9 @@ mod tests {
         let (all, warnings) = entries(&found(&made), &BTreeMap::new(), &config);
         let names: Vec<&str> = all.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!((names, warnings.len()), (vec!["web", "job"], 3), "{warnings:?}");
-        assert!(warnings[0].contains("the VM job: another one is called so"), "{warnings:?}");
-        assert!(warnings[1].contains("the VM web: another one is called so"), "{warnings:?}");
-        assert!(warnings[2].ends_with("is the VM web, and is called so"), "{warnings:?}");
+        assert!(warnings[0].contains("the VM job: another VM has that name"), "{warnings:?}");
+        assert!(warnings[1].contains("the VM web: another VM has that name"), "{warnings:?}");
+        assert!(warnings[2].ends_with("is the VM web, and keeps that name"), "{warnings:?}");
     }
 
     #[test]

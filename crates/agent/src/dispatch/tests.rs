@@ -163,7 +163,7 @@ fn limit_without_room_keeps_it_out_and_is_named() {
     assert!(named && told.why.contains("stays out until"), "{told:?}");
     assert!(told.next_attempt.is_none() && !dispatch.is_active());
     dispatch.reload(&config);
-    assert!(dispatch.supervise().concat().contains("is as it was"), "nothing changed");
+    assert!(dispatch.supervise().concat().contains("nothing of [dispatch] changed"), "said");
 }
 
 #[test]

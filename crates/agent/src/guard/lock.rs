@@ -28,8 +28,7 @@ pub(super) fn worded(error: instep_host::Error) -> instep_host::Error {
     }
 }
 
-/// Takes a lock, waiting while it is a guardian that has it, or somebody of whom nothing can be told:
-/// who has just begun or is about to end.
+/// Takes a lock. It waits while a guardian has it, or a process that does not yet, or no longer, say what it is.
 pub(crate) fn after_guardians<T>(
     take: impl FnMut() -> Result<T, instep_host::Error>,
 ) -> Result<T, instep_host::Error> {

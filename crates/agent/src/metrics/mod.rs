@@ -226,7 +226,7 @@ impl Metrics {
         let is_instep = in_force.is_some_and(|in_force| in_force.instep);
         let help = "1 while Instep's scheduler is in force, 0 under the kernel's default.";
         page.single("instep_scheduler_in_force", Gauge, help, f64::from(u8::from(is_instep)));
-        let help = "How often Instep's scheduler fell out or could not be loaded.";
+        let help = "How often Instep's scheduler ended by itself or could not be loaded.";
         page.single("instep_scheduler_ejections_total", Counter, help, self.ejections as f64);
         let Some(in_force) = in_force.filter(|in_force| in_force.instep) else { return };
         scheduler::write_families(page, in_force);

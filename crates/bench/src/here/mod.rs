@@ -4,7 +4,7 @@
 //! ```text
 //! load scheduler -> for each cell: start work -> tell Instep of it -> settle -> count -> trace -> kill
 //!        ^                                                                                |
-//!        +--- once, when it fell out <----------------------------------------------------+
+//!        +--- once, when it ended <-------------------------------------------------------+
 //! unload -> the default is back
 //! ```
 //! Guests are not started here: who boots the machine starts them, frozen, and here they are set
@@ -135,14 +135,14 @@ pub fn run(block: &Block, tools: &Tools<'_>, each: &mut dyn FnMut(BenchCell)) ->
         one(job, block.times, tools, in_force.as_mut(), &tag, &mut cell)?;
         // A busy machine may keep a guest from printing for as long as it is measured.
         let lives =
-            !cell.stopped && in_force.as_mut().is_none_or(|loaded| loaded.fell_out().is_none());
+            !cell.stopped && in_force.as_mut().is_none_or(|loaded| loaded.end_reason().is_none());
         if lives && let Some(why) = cell.failed.take() {
             cell = begun();
             cell.warnings.push(format!("{}: measured a second time: {why}", job.case.name));
             one(job, block.times, tools, in_force.as_mut(), &format!("{tag}-again"), &mut cell)?;
         }
         if let Some(loaded) = &mut in_force
-            && let Some(why) = loaded.fell_out()
+            && let Some(why) = loaded.end_reason()
         {
             cell.rate = None;
             cell.failed = Some(why.clone());

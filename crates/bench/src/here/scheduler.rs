@@ -109,7 +109,7 @@ impl InForce {
     }
 
     /// Why it is no longer in force; `None` while it is.
-    pub(super) fn fell_out(&mut self) -> Option<String> {
+    pub(super) fn end_reason(&mut self) -> Option<String> {
         let now = state();
         if now == "enabled" && matches!(self.child.try_wait(), Ok(None)) {
             return None;
@@ -117,7 +117,7 @@ impl InForce {
         let dump = self.log.with_file_name("state").join(EXIT_DUMP);
         let waits = longest_waits(&read(&dump))
             .map_or_else(String::new, |waits| format!("; waited longest: {waits}"));
-        Some(format!("it fell out (sched_ext is {now}): {}{waits}", self.last_words()))
+        Some(format!("the scheduler ended (sched_ext is {now}): {}{waits}", self.last_words()))
     }
 
     /// The last lines of what it said.

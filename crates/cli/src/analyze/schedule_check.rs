@@ -1,10 +1,10 @@
 //! `instep analyze --check`: holds a recorded schedule against the checkers that the simulator has, too.
 //!
-//! Three times through the file: to find the VMs, to see who is there and where, and to judge. A place
-//! where the recorder lost events ends one schedule and begins another, of which nothing is known: until
-//! its first switch (recorders begin on one CPU after the other) a CPU counts as busy. So does a place
-//! where a switch is missing though no loss is told: a thread leaves a CPU on which another had been put.
-//! When it came is not known, so what every CPU did since that other was put there is not judged.
+//! It reads the file three times: to find the VMs, to find their threads and CPUs, and to check. Where the recorder
+//! lost events one schedule ends and another begins, of which nothing is known: until its first switch
+//! (recorders begin on one CPU after the other) a CPU counts as busy. The same holds where a switch is missing
+//! without a reported loss, as when a thread leaves a CPU on which another one had been put. Nobody knows when
+//! it came, so nothing is checked from the moment on at which that other thread was put there.
 //!
 //! What it does not know: affinities (where nobody tells them, a thread may use the CPUs that it
 //! used), weights of what is no VM, real-time classes, quotas, and CPUs that went off line.
@@ -133,7 +133,7 @@ impl Said {
     }
 }
 
-/// Who is in a trace.
+/// The VMs and threads of a trace.
 #[derive(Clone, Debug, Default)]
 struct Cast {
     /// When the trace begins, by its clock.
@@ -152,7 +152,7 @@ struct Cast {
     gaps: Vec<(u64, u64)>,
 }
 
-/// Who was put on each CPU, and by which event.
+/// The thread that was put on each CPU, and by which event.
 #[derive(Default)]
 struct Chain {
     put: BTreeMap<u32, (u32, u64)>,
@@ -174,7 +174,7 @@ impl Chain {
 
     /// The gaps, those that overlap as one.
     fn gaps(mut self) -> Vec<(u64, u64)> {
-        // A CPU's last switch may be missing: who is last elsewhere left it.
+        // A CPU's last switch may be missing: a thread that was last seen elsewhere has left it.
         for (cpu, (tid, since)) in &self.put {
             if *tid != 0 && self.last.get(tid) != Some(cpu) {
                 self.gaps.push((*since, u64::MAX));

@@ -187,7 +187,7 @@ fn culprits(vm: &AnalysedVm) -> Option<String> {
     Some(format!("while it waited ran: {}", said.join(", ")))
 }
 
-/// Who ran while whom waited: a row for each VM that waited, a column for each of those who took
+/// What ran while a VM waited: a row for each VM that waited, a column for each of those who took
 /// the most. Nothing with one VM, whose own line says it all.
 fn matrix(out: &mut String, report: &AnalysisReport, width: usize) {
     let rows: Vec<&AnalysedVm> =
@@ -203,7 +203,7 @@ fn matrix(out: &mut String, report: &AnalysisReport, width: usize) {
     columns.sort_by_key(|(name, ns)| (std::cmp::Reverse(*ns), *name));
     let (first, cell) = (16, 11);
     columns.truncate(width.saturating_sub(first + 2) / (cell + 1));
-    let _ = write!(out, "\nWho ran while whom waited\n  {:first$}", "");
+    let _ = write!(out, "\nWhat ran while a VM waited\n  {:first$}", "");
     for (name, _) in &columns {
         let _ = write!(out, " {:>cell$}", shortened(&printable(name), cell));
     }

@@ -26,7 +26,7 @@ pub(crate) struct RecordArgs {
     /// Where it goes; `-` is standard output.
     #[arg(short, long, value_name = "FILE", default_value = "host.instep")]
     pub(crate) output: PathBuf,
-    /// Record wake-ups and moves of this VM only (repeatable); who runs is recorded of all.
+    /// Record wake-ups and moves of this VM only (repeatable); runs are recorded of all threads.
     #[arg(long = "vm", value_name = "NAME")]
     pub(crate) vms: Vec<String>,
     /// End when the file is as large.

@@ -162,14 +162,14 @@ pub(super) struct Counted {
     pub(super) source: String,
 }
 
-/// Who runs for less than this is not judged: a few allocation periods.
+/// A program that runs for less than this, a few allocation periods, gets no advice.
 pub(super) const BRIEF: Nanos = Nanos(100_000_000);
 
 /// What was seen as a report.
 pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> ProfileReport {
     let watched = &seen.watched;
     let (mut profile, mut advice) = judged(watched, share, period);
-    // Who is hardly active with all its waits lost nothing that matters.
+    // A program that is hardly active, its waits included, lost nothing that matters.
     let mut no_advice = advice.is_none().then(|| hardly_active(&profile));
     let taken = advice.as_ref().map(|_| Disturbance::of(watched));
     if profile.elapsed < BRIEF {

@@ -151,7 +151,7 @@ fn co_scheduling(report: &ProfileReport, together: CoScheduling) -> String {
 fn features(text: &mut String, report: &ProfileReport, width: usize) {
     let numbers = &report.profile;
     let typed = report.exact.kind.is_some();
-    // Who has no type is neither high nor low.
+    // A program without a type is neither high nor low.
     let rated = |high: bool, before: &str, after: &str| match (typed, high) {
         (false, _) => String::new(),
         (true, true) => format!("{before}high{after}"),

@@ -37,7 +37,7 @@ pub(crate) struct DispatchJson {
     ended: Option<EndedJson>,
     /// What the kernel offers.
     kernel: Probe,
-    /// How often Instep's fell out since it was last sound.
+    /// How often Instep's ended by itself since it was last sound.
     failures: usize,
     /// What Instep's knows of the VMs.
     vms: Vec<VmInForce>,
@@ -298,7 +298,7 @@ mod tests {
         let [as_root, as_user] = [true, false].map(|is_root| untold(&none, is_root));
         assert!(as_root.contains(known) && as_user.contains(known), "{as_root}");
         assert!(as_user.contains("root sees") && !as_root.contains("root sees"), "{as_user}");
-        dispatch.why = "it fell out: a thread waited for too long".into();
+        dispatch.why = "Instep's scheduler ended: a thread waited for too long".into();
         dispatch.next_attempt = Some("2026-11-23T08:11:15Z".into());
         let drawn = dispatch.drawn(200);
         assert!(drawn.contains("too long; next attempt at 2026-11-23T08:11:15Z"), "{drawn}");

@@ -141,8 +141,8 @@ fn a_guardian_whose_run_ended_before_it_stood_restores() {
     assert!(!journal.exists(), "{ended:?}");
 }
 
-/// Who is first, the guardian or the new run, puts things back; the new run never ends for the
-/// other's sake, and the guardian leaves what the new run does alone.
+/// The first of both, the guardian or the new run, puts things back. The new run does not end because of the
+/// guardian, and the guardian leaves alone what the new run does.
 #[test]
 fn a_run_started_at_once_after_a_kill_goes_on_whoever_restores() {
     let Some(stage) = Stage::with_two_cores() else { return };

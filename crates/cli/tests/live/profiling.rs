@@ -28,7 +28,7 @@ fn both_vcpus_of_a_spinning_vm_are_profiled() {
         let outside = 2.0 * (wall - of("elapsed_ns")) + 4.0 * TICK;
         let (least, most) = (ran * 0.98 - outside, ran * 1.02 + 4.0 * TICK);
         assert!((least..=most).contains(&of("run_ns")), "{least} to {most}: {json:#}");
-        // Who waits for a CPU is active, too: a busy machine takes nothing of it.
+        // A thread that waits for a CPU counts as active, too, so a busy machine changes nothing.
         assert!((1.5..=2.0).contains(&of("parallelism")), "{:#}", json["profile"]);
         assert_eq!(json["profile"]["busy_waiting"], Value::Null);
         assert!(text(&json["profile"], "why_no_busy_waiting").contains("the guest's"), "{json:#}");

@@ -268,7 +268,7 @@ impl Sums {
     }
 
     fn came(&mut self, now: &mut Now, window: &Range<u64>, time: u64, cpu: CpuId) {
-        // Who comes first had waited from the beginning.
+        // The first thread that comes had waited from the beginning.
         if !now.is_seen && now.queued.is_none() && now.woken.is_none() {
             self.open += time.saturating_sub(window.start);
         }

@@ -1,7 +1,7 @@
 //! The distribution of waits for a CPU: counts by length, exact to an eighth, in constant memory.
 //!
 //! A length falls into one of eight equal parts of the power of two that holds it, so that a quantile
-//! is told up to 12.5 % too long, never too short. Lengths are nanoseconds.
+//! is up to 12.5 % too long, never too short. Lengths are nanoseconds.
 
 /// Parts of a power of two, as a number of bits.
 const BITS: u32 = 3;

@@ -51,7 +51,7 @@ pub enum CoScheduling {
 
 impl Advice {
     /// What `watched` and its `profile` advise for a VM with this share of its vCPUs' time;
-    /// `period` is the allocation period now. `None` for who is hardly active: it has no type, any VM
+    /// `period` is the allocation period now. `None` for a program that is hardly active: it has no type, any VM
     /// serves it, and advice would be drawn from noise.
     pub fn of(watched: &Watched, profile: &Profile, share: Milli, period: Nanos) -> Option<Self> {
         profile.kind?;

@@ -19,7 +19,7 @@ use std::fmt;
 
 /// Parallelism from this part of the threads on is high: 75 % (systems.md, 5).
 pub const HIGH_PARALLELISM: Milli = Milli(750);
-/// Who is active on less than a tenth of a CPU on average has no type: chance decides its ratios.
+/// A program that is active on less than a tenth of a CPU on average has no type: chance decides its ratios.
 pub const HARDLY_ACTIVE: Milli = Milli(100);
 /// Busy waiting from this part of the CPU time on counts, even alone.
 const SPINS: Milli = Milli(50);

@@ -202,7 +202,7 @@ fn agree<'a>(
     warn(
         warnings,
         &disputed,
-        &format!("lists of who shares a {what} contradict one another; kept what both sides say"),
+        &format!("lists of CPUs that share a {what} contradict one another; used is what both say"),
     );
     groups
 }

@@ -93,8 +93,10 @@ fn one_cpu_that_claims_all_does_not_join_all() {
     assert_eq!(lists(host.llcs()), ["0-3", "4-7"]);
     assert_eq!(
         host.warnings(),
-        ["CPUs 2: lists of who shares a last-level cache contradict one another; kept what both \
-          sides say"]
+        [
+            "CPUs 2: lists of CPUs that share a last-level cache contradict one another; used is what both \
+          say"
+        ]
     );
 }
 

@@ -149,7 +149,7 @@ fn stats(gaps: &Gaps, role: Role, warnings: &mut Vec<String>) {
     }
 }
 
-/// The CPUs that threads may use, where no scan could tell: the first `status` and how many VMs.
+/// VMs of which no scan could tell which CPUs the vCPUs may use: their number, and the first such `status` file.
 #[derive(Debug, Default)]
 pub(super) struct Unpinned {
     first: Option<PathBuf>,
@@ -171,8 +171,8 @@ impl Unpinned {
     pub(super) fn warning(&self) -> Option<String> {
         let first = self.first.as_ref()?;
         Some(format!(
-            "which CPUs the vCPUs of {} may use is not known, all are assumed: no \
-             Cpus_allowed_list, or half of one, in status (first: {})",
+            "the CPUs that the vCPUs of {} may use are unknown, so all are assumed: Cpus_allowed_list \
+             is missing in status, or cut off (first: {})",
             Count(self.vms.into(), "VM"),
             first.display()
         ))

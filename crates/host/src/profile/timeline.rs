@@ -6,10 +6,9 @@
 //!    ^---- Blocked -----'  '-- Preempted -----^
 //! ```
 //!
-//! Who begins to run on a CPU ends whoever ran there, so that lost records do not add up. From a
-//! wake-up until it runs a thread counts as blocked: switches do not tell when it was
-//! woken. Where that is much of the waiting, there is no co-run: it would seem the better, the longer
-//! they wait.
+//! A thread that begins to run on a CPU ends the run of the thread before, so that lost records do not add up.
+//! From a wake-up until it runs a thread counts as blocked, as switches do not tell when it was woken. Where that
+//! is much of the waiting, no co-run is computed: it would look better the longer threads wait.
 
 use super::records::{ThreadEvent, ThreadEventKind};
 use instep_core::measure::VmMeter;
@@ -60,8 +59,8 @@ enum State {
 }
 
 impl Timeline {
-    /// Takes an event, of equal or later time than the one before. Who is sampled runs, even if
-    /// nothing told that it began to.
+    /// Takes an event, of equal or later time than the one before. A thread that is sampled runs, even if no
+    /// event said that it began to.
     pub fn take(&mut self, event: &ThreadEvent) {
         let state = match event.what {
             ThreadEventKind::In | ThreadEventKind::At(_) | ThreadEventKind::Kernel => {

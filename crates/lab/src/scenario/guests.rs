@@ -195,8 +195,8 @@ pub fn ended(names: &[&str]) -> String {
     )
 }
 
-/// How a guest died of what nobody asked for, by its QEMU's exit status: who was killed was ended by
-/// somebody, or out of memory.
+/// How a guest died unasked, by its QEMU's exit status. One that was killed was ended by a step of the
+/// scenario, or for lack of memory.
 pub fn died(status: &str) -> Option<String> {
     let status: i32 = status.parse().ok()?;
     // A shell adds 128 to a signal; wait(2) has signals below and statuses above 8 bits.

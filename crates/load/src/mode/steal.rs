@@ -247,7 +247,7 @@ impl<T: Tree> Steal<T> {
                 if given.is_some() {
                     return given;
                 }
-                // Leave who has nothing to give alone for a while.
+                // A victim with nothing to give is left alone for a while.
                 (0..PAUSES).for_each(|_| std::hint::spin_loop());
             }
             self.answer(worker, &mut []);

@@ -12,14 +12,14 @@ use crate::params::ONE;
 /// Nanoseconds between two requests at first. Assumed, because none is published: a round trip between
 /// two caches (0.2 us) and a look at the stack.
 const FIRST: u64 = 1_000;
-/// At most. Assumed: of the order of the smallest task that is given away, so that who waits for one
-/// is late by no more than that.
+/// The longest time between two requests. Assumed: about as long as the smallest task that is given away, so
+/// that a worker that waits for one is late by no more than that.
 const LONGEST: u64 = 32_000;
 
 impl Engine {
     /// A thread becomes a worker. The first to come has all the work.
     pub(super) fn join_pool(&mut self, thread: u32, pool: usize) {
-        // It stays at this operation for ever.
+        // Its program never goes past this operation.
         self.threads[thread as usize].at -= 1;
         let vm = self.threads[thread as usize].vm;
         let state = &mut self.objects[vm].pools[pool];

@@ -189,8 +189,8 @@ impl Engine {
         self.prepare_wake(cpu, thread, barrier);
     }
 
-    /// A lock that sleeps is taken by who comes (a woken thread tries again); one that spins serves
-    /// in order.
+    /// A lock that sleeps is taken by the first thread that asks (a woken one tries again); one that spins
+    /// serves in order.
     fn lock(&mut self, cpu: usize, thread: u32, at: usize, wait: Waiting) {
         let vm = self.threads[thread as usize].vm;
         let writer = self.objects[vm].locks[at].writer.replace(cpu);
@@ -296,7 +296,7 @@ impl Engine {
     }
 }
 
-/// Whether who waits so sleeps in the end, and tries again when woken.
+/// Whether a thread that waits so sleeps in the end, and tries again when woken.
 fn sleeps(wait: Waiting) -> bool {
     matches!(wait, Waiting::Block | Waiting::SpinBlock(_) | Waiting::Adaptive(_))
 }

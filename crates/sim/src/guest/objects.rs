@@ -79,7 +79,7 @@ pub struct Barrier {
     pub sleepers: List,
 }
 
-/// A lock, given to who waits longest. Its owner is known to have it, not recorded.
+/// A lock, given to the thread that waits longest. Its owner is known to have it, not recorded.
 #[derive(Clone, Debug, Default)]
 pub struct Lock {
     /// Whether somebody has it.

@@ -46,7 +46,7 @@ pub enum Op {
         /// How it waits.
         wait: Waiting,
     },
-    /// Gives the lock to who waits longest.
+    /// Gives the lock to the thread that waits longest.
     Unlock {
         /// Which lock.
         lock: u32,

@@ -83,7 +83,7 @@ pub trait Scheduler: fmt::Debug + Send {
     }
 
     /// Its quantum on a host of so many CPUs, for the model of Lag (systems.md, 2): nanoseconds that
-    /// who was chosen runs while others wait. Asked before it is started. Without one of its own, CFS's
+    /// a chosen task runs while others wait. Asked before it is started. Without one of its own, CFS's
     /// on 8 CPUs.
     fn quantum(&self, _cpus: usize) -> u64 {
         3_000_000

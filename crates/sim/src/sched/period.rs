@@ -2,9 +2,9 @@
 //! CPU; what is not used expires. Slices of a VM are equal, or in proportion to
 //! [`Task::part`](crate::desk::Task::part), which is the host's way to match allocation to work.
 //!
-//! A VM's part of the period is its weight by all weights, of one CPU for each vCPU. Who has time
-//! left runs before who has none, of equals the VM that was named first; who has none runs only when
-//! nobody else wants the CPU. The host's own threads have no part and go before all. vCPU i is on CPU
+//! A VM's part of the period is its weight by all weights, of one CPU for each vCPU. A vCPU with time
+//! left runs before those without, of equals the vCPU of the VM that was named first. A vCPU without runs
+//! only when nobody else wants the CPU. The host's own threads have no part and go before all. vCPU i is on CPU
 //! i modulo the number it may use. The model behind longer periods and matched slices, in its pure form: no load balancing, no wake-up rules.
 
 use super::{Pick, Scheduler};
@@ -34,7 +34,7 @@ pub struct Period {
     begun: Vec<u64>,
     /// Tasks of each CPU.
     of: Vec<Vec<TaskId>>,
-    /// The CPU of each task; who runs elsewhere, as affinities changed, goes there when it stops.
+    /// The CPU of each task. A task that runs elsewhere, as affinities changed, goes there when it stops.
     cpu: Vec<usize>,
 }
 
@@ -161,7 +161,7 @@ impl Scheduler for Period {
     }
 
     fn promises(&self) -> Promises {
-        // Where slices of a CPU exceed the period, who was named last has nothing.
+        // If the slices on a CPU exceed the period, the vCPU of the VM that was named last gets nothing.
         Promises { turn: None, ..Promises::usual(false, self.tick_period()) }
     }
 }

@@ -79,9 +79,9 @@ pub struct Relaxed {
     able: Vec<bool>,
     /// When each VM was held last.
     since: Vec<u64>,
-    /// Who runs next on each CPU, whoever is due.
+    /// The task that runs next on each CPU, although another may be due.
     forced: Vec<Option<TaskId>>,
-    /// Of a start that is tried: CPUs that are taken, and who is to go where.
+    /// Of a start that is tried: CPUs that are taken, and which task goes to which CPU.
     taken: Vec<bool>,
     plan: Vec<(TaskId, usize)>,
 }
@@ -133,7 +133,7 @@ impl Relaxed {
         }
     }
 
-    /// Stops who is ahead, starts who lags, or lets all run.
+    /// Stops vCPUs that are ahead, starts those that lag, or lets all run.
     fn steer(&mut self, desk: &mut Desk, vm: usize) {
         let aim = self.aim(desk, vm);
         if aim == Gang::Free && self.gangs[vm] == Gang::Free {
@@ -408,7 +408,7 @@ impl Scheduler for Relaxed {
     }
 
     fn promises(&self) -> Promises {
-        // Who is stopped waits on a CPU that idles.
+        // A vCPU that is stopped waits on a CPU that idles.
         Promises { woken: None, ..Promises::usual(false, self.tick_period()) }
     }
 }

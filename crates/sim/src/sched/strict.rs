@@ -47,7 +47,7 @@ pub struct Strict {
     rows: Vec<Row>,
     /// Row of each task.
     row_of: Vec<usize>,
-    /// CPU of each task; who runs elsewhere, as affinities changed, goes there when it stops.
+    /// CPU of each task. A task that runs elsewhere, as affinities changed, goes there when it stops.
     cpu_of: Vec<usize>,
     current: usize,
     ends: u64,

@@ -2,8 +2,8 @@
 //!
 //! A thread runs a vCPU when it is named as VMMs name such threads (`CPU 0/KVM`, `vcpu0`,
 //! `fc_vcpu 0`, `crosvm_vcpu0`, `kvm-vcpu-0`) or was seen in kvm_entry. Threads of one process are one VM. Where
-//! the trace does not tell processes, threads are put together by who wakes whom and, for want of
-//! that, by neighbouring thread ids; that is a guess, and said.
+//! the trace does not name processes, threads are grouped by their wake-ups of each other and, without these, by
+//! neighbouring thread ids. Such a group is a guess, and reported as one.
 
 use crate::event::{Comm, Context, Event, Fact};
 use crate::stream::{TracedGuest, counted};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Tables have a row per VM and a column per CPU.
 const MAX_VMS: usize = 2048;
-/// vCPU threads of unknown processes that are put together by who wakes whom, at most.
+/// The most vCPU threads of unknown processes that are grouped by their wake-ups of each other.
 const MAX_GUESSED: usize = 8192;
 
 /// A VM.
@@ -102,12 +102,12 @@ pub fn discover(events: &[Event], guests: &[TracedGuest], known: &[FoundVm]) -> 
     let mut warnings = Vec::new();
     if !single.is_empty() {
         warnings.push(format!(
-            "the trace does not say of which process {}: VMs are put together by who wakes whom \
-             and by numbers; name them with --vm NAME=TID,...",
-            counted(single.len() as u64, "vCPU thread is", "vCPU threads are")
+            "the trace does not say to which process {}: they are grouped into VMs by wake-ups \
+             of each other and by number; name VMs with --vm NAME=TID,...",
+            counted(single.len() as u64, "vCPU thread belongs", "vCPU threads belong")
         ));
         if single.len() > MAX_GUESSED {
-            warnings.push(format!("of those the first {MAX_GUESSED} are put together"));
+            warnings.push(format!("only the first {MAX_GUESSED} of these threads are grouped"));
             single.truncate(MAX_GUESSED);
         }
         vms.extend(guess(&mut single, events));

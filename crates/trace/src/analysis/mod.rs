@@ -17,7 +17,7 @@
 //! Waking and Waiting are steal: the vCPU could run. `perf sched timehist` counts the same when a
 //! trace has sched_waking; /proc's schedstat counts from the queue on.
 //!
-//! What it does not know: quotas and weights of VMs where nobody tells them, what the guest did
+//! What it does not know: quotas and weights of VMs that neither the trace nor the caller has, what the guest did
 //! with its time, and anything before the first and after the last event.
 
 mod co_run;

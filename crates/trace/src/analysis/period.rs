@@ -1,7 +1,7 @@
 //! Use of allocation periods (systems.md, 5): how much CPU time each VM used per period, against
 //! its fair share, of which what is unused expires.
 //!
-//! The share is given: by weight, where those are told, at most one CPU per vCPU.
+//! The share is by weight, where weights are known, at most one CPU per vCPU.
 
 use super::world::{Place, VcpuChange};
 use instep_core::units::Nanos;

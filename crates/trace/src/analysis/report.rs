@@ -35,7 +35,7 @@ pub struct AnalysisReport {
     /// Threads that were said to run vCPUs and that the trace does not know.
     #[serde(skip)]
     pub unseen: Vec<u32>,
-    /// VMs whose weight was told and that the trace does not have.
+    /// VMs whose weight was given and that the trace does not have.
     #[serde(skip)]
     pub strangers: Vec<String>,
 }

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Events that are held back until the VMs are known: 20 MB.
 const HELD_BACK: usize = 500_000;
 
-/// vCPU threads that came too late and are told apart, to bound memory.
+/// The most vCPU threads that are counted one by one although they came too late: a bound on memory.
 const MAX_LATE: usize = 4096;
 
 /// The longest trace, 13 days, and the latest time that one can begin at, 146 years after the boot: what lies
@@ -32,14 +32,14 @@ const MAX_LATE: usize = 4096;
 const LONGEST: u64 = 1 << 50;
 const LATEST: u64 = 1 << 62;
 
-/// What the analysis is told.
+/// What the caller knows besides the trace, and what the analysis uses as quantum and period.
 #[derive(Clone, Debug)]
 pub struct AnalysisSettings {
     /// VMs that are known beforehand.
     pub vms: Vec<FoundVm>,
     /// The host's topology; the trace's own when not given.
     pub topology: Option<Topology>,
-    /// Why [`AnalysisSettings::topology`] is only inferred, to be told.
+    /// Why [`AnalysisSettings::topology`] is only inferred: a warning of the report.
     pub inferred: Option<String>,
     /// Weights of VMs by name, before those that the trace tells; 100 where neither does.
     pub weights: BTreeMap<String, u32>,

@@ -137,7 +137,9 @@ fn version_7(source: &dyn ReadAt, cursor: &mut Cursor<'_>, page: u32) -> Result<
     let compression = if packed { compression } else { Compression::None };
     let page_size = used.page_size as usize;
     if !(1024..=1 << 20).contains(&page_size) {
-        return Err(Fault::new(format!("the page size {page_size} of its buffers cannot be")));
+        return Err(Fault::new(format!(
+            "the page size of its buffers is {page_size}, possible are 1024 to 1048576"
+        )));
     }
     let (tsc, cpus) = (options.tsc, used.cpus);
     Ok(Head { header, formats, layout, names, tgids, tsc, page_size, cpus, compression })

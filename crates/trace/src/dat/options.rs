@@ -1,4 +1,4 @@
-//! The options of a trace.dat: where sections lie, and what is said of the host.
+//! The options of a trace.dat: where sections lie, and facts of the host.
 //!
 //! Each is a number, a size and so many bytes; unknown ones are passed.
 
@@ -7,7 +7,7 @@ use crate::bytes::{Cursor, text, u32_at, u64_at};
 use crate::error::Fault;
 use crate::stream::TracedGuest;
 
-/// What the options told.
+/// The contents of the options.
 #[derive(Debug, Default)]
 pub(super) struct Options {
     /// Offsets of sections by their id (version 7).

@@ -24,7 +24,7 @@ const MAX_LIST: u32 = 8192;
 /// Nodes that are read: each has a distance to each.
 const MAX_NODES: u32 = 1024;
 
-/// What the features told so far.
+/// The contents of the features that were read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Features {
     pub(crate) formats: Option<Vec<Format>>,

@@ -1,8 +1,8 @@
 //! Events to the bytes of one block: a tag, the CPU where it changed, the time since the event
 //! before, and the numbers of the fact, all as variable-length integers.
 //!
-//! Nothing refers to another block. Who leaves a CPU is left out where it is who was put there by
-//! the block's last switch of that CPU, as nearly always; so is a waker who runs there.
+//! Nothing refers to another block. The thread that leaves a CPU is left out where the block's last switch
+//! of that CPU names it, which is nearly always the case. So is a waker that runs there.
 
 use crate::event::{Context, Event, Fact, Left};
 use instep_core::units::{CpuId, Tid};

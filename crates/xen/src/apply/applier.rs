@@ -276,7 +276,7 @@ impl<H: Hands> Applier<H> {
     }
 }
 
-/// What came of a change by what Xen holds now, whatever its commands said.
+/// The outcome of a change, by the affinities that Xen reports now and not by the status of its commands.
 fn judge(
     change: &DomainChange,
     done: Result<(), Error>,

@@ -13,7 +13,7 @@ const COMMAND: &str = "xl info -n";
 /// More CPUs or nodes than any Xen has (NR_CPUS is at most 4095; MAX_NUMNODES 64).
 const MOST: usize = 8192;
 
-/// What the host is.
+/// Version, scheduler, CPUs and nodes of a Xen host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     /// `4.17.3`, with what the distribution adds.
@@ -61,7 +61,7 @@ enum Table {
     Devices,
 }
 
-/// Reads it.
+/// Parses the output of `xl info -n`.
 ///
 /// # Errors
 /// There is no version or no CPU, as without `-n`, or a row of a table does not fit.

@@ -169,7 +169,7 @@ fn domain_that_fails_half_way_gets_back_what_it_had() {
     assert!(matches!(outcomes.as_slice(), [Applied::Failed(_)]), "{outcomes:?}");
     assert_eq!(made.log.borrow().len(), 8, "four vCPUs, and back: {:?}", made.log.borrow());
     assert_eq!((made.sets(3, 0).1, made.nodes(3)), ("0-3".to_owned(), "0,3".to_owned()));
-    // Two of four vCPUs, and then not even the way back is allowed: it is on record what there was.
+    // After two of four vCPUs everything is refused, the way back, too. The journal has the original affinities.
     made.trouble.set(Trouble::DeniedAfter(2));
     let outcomes = applier.apply(&changes, &seen).unwrap();
     assert!(matches!(outcomes.as_slice(), [Applied::Half(_)]), "{outcomes:?}");

@@ -37,7 +37,7 @@ impl Cfs {
         }
     }
 
-    /// Who is first in line on a CPU.
+    /// The task that is first in a CPU's queue.
     pub(in crate::sched) fn first(&self, cpu: usize) -> Option<TaskId> {
         self.queues[cpu].nth(0).map(|(_, task)| task)
     }
@@ -70,7 +70,7 @@ impl Cfs {
         waits.chain(runs).min().map_or(0, |least| own as i64 - least as i64)
     }
 
-    /// Whether who runs on `cpu` had the least turn.
+    /// Whether the task that runs on `cpu` had the least turn.
     pub(in crate::sched) fn had_its_turn(&self, desk: &Desk, cpu: usize) -> bool {
         desk.current(cpu).is_none_or(|task| {
             desk.ran(task) - self.entities[task.ix()].picked >= self.rules.min_granularity

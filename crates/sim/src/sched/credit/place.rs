@@ -62,9 +62,9 @@ impl Credit {
         }
     }
 
-    /// As in 4.4.1 and 4.17: an idle CPU if there is one; only without it the new one preempts what runs in its
-    /// queue's CPU. In 4.4.1 that looks for another CPU then. 4.17 would have it look only if the new one may use an
-    /// idle CPU, which is never so here.
+    /// As in 4.4.1 and 4.17: an idle CPU if there is one. Else the new vCPU preempts the one that runs on its queue's
+    /// CPU. In 4.4.1 the preempted vCPU looks for another CPU then; in 4.17 only if the new one may use an idle CPU,
+    /// which is never so here.
     fn tickle_one(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
         let cpu = desk.task(task).cpu;
         let current = self.pcpus[cpu].current;

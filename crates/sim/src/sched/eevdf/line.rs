@@ -284,7 +284,7 @@ impl Line {
         self.at(key).map_or(NICE_0, |at| self.members[at].weight)
     }
 
-    /// update_curr: charges who runs. True if its CPU has to choose again: its request is used up, or it is not
+    /// update_curr: charges the running entity. True if its CPU has to choose again: its request is used up, or it is not
     /// eligible and not protected, and somebody else is there.
     pub(super) fn update(&mut self, now: u64, times: Times) -> bool {
         let Some(current) = &mut self.current else { return false };
@@ -326,7 +326,7 @@ impl Line {
     }
 
     /// reweight_entity: lag, at most as much as may be kept, and what is left of the request stay the same in
-    /// CPU time. Who runs loses its protection by that, as its deadline changes. True as of [`Line::update`].
+    /// CPU time. The running entity loses its protection by that, as its deadline changes. True as of [`Line::update`].
     pub(super) fn reweigh(&mut self, key: u32, weight: i64, now: u64, times: Times) -> bool {
         let Some(at) = self.at(key) else { return false };
         if self.members[at].weight == weight {
@@ -348,7 +348,7 @@ impl Line {
         again
     }
 
-    /// pick_eevdf. Who runs goes on while it is eligible and has the deadline with which it was picked.
+    /// pick_eevdf. The running entity goes on while it is eligible and has the deadline with which it was picked.
     pub(super) fn pick(&self) -> Option<u32> {
         if let [only] = &self.members[..] {
             return Some(only.key);
@@ -380,7 +380,7 @@ impl Line {
         self.current = protected.map(|protected| Current { key, protected, since: now });
     }
 
-    /// put_prev_entity: who runs does so no longer.
+    /// put_prev_entity: the running entity stops.
     pub(super) fn put(&mut self) {
         let Some(current) = self.current.take() else { return };
         if let Some(at) = self.at(current.key) {

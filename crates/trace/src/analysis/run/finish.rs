@@ -57,7 +57,7 @@ impl Engine {
             avoidable_sharing_ns: modules.map(|(_, avoidable)| avoidable.0),
             has_single_cores,
         };
-        // Of VMs that were not asked for only who ran is recorded: nothing can be said of them.
+        // Of VMs that `--vm` left out only runs are recorded, no wake-ups: nothing can be analysed.
         let wanted = |name: &String| header.only.is_empty() || header.only.contains(name);
         let wanted: Vec<usize> =
             (0..self.world.vms.len()).filter(|vm| wanted(&self.world.vms[*vm].name)).collect();

@@ -451,7 +451,7 @@ mod tests {
     }
 
     fn cell(scheduler: &str, rate: Option<f64>) -> BenchCell {
-        let failed = rate.is_none().then(|| "it fell out".to_owned());
+        let failed = rate.is_none().then(|| "the scheduler ended".to_owned());
         let (case, scheduler) = ("compute-50".to_owned(), scheduler.to_owned());
         BenchCell { case, scheduler, rate, failed, ..BenchCell::default() }
     }
@@ -479,7 +479,7 @@ mod tests {
         let why =
             |name: &str| report.schedulers.iter().find(|s| s.name == name).unwrap().why_not.clone();
         assert_eq!((why("default"), why("instep")), (None, None));
-        assert_eq!(why("scx_cosmos").as_deref(), Some("it fell out"));
+        assert_eq!(why("scx_cosmos").as_deref(), Some("the scheduler ended"));
         assert_eq!(why("scx_bpfland").as_deref(), Some("no clang"));
         assert!(!report.is_complete());
         let value = serde_json::to_value(&report).unwrap();

@@ -117,7 +117,7 @@ fn ended(progress: Progress, error: anyhow::Error) -> anyhow::Result<Outcome> {
     }
 }
 
-/// Ends the host before it is said that it is ended.
+/// Ends the host, and then says so.
 fn left(running: Running) -> Outcome {
     drop(running);
     tell("interrupted: everything is ended and removed");

@@ -291,7 +291,7 @@ const CASES: &[Case] = &[
     (
         V6_12,
         "yield_to_task_fair",
-        "who gives way does not give its VM's request up",
+        "a task that yields does not give up its VM's request",
         |on| {
             let linux = pair(on, [100, 100]).vm_at(1, 0, [900, 1650]);
             linux.chooses(0, Yield(Some(TaskId(1)))).vm_place(0, 0)

@@ -327,7 +327,7 @@ const CASES: &[Case] = &[
     (
         V6_12,
         WAKEUP,
-        "a request that is used up is noticed at a wake-up, whoever comes next",
+        "a request that is used up is noticed at a wake-up, whichever task comes next",
         |on| {
             two(on, [0, 750], [9000, 9700])
                 .after(750)
@@ -340,7 +340,7 @@ const CASES: &[Case] = &[
     (
         V6_12,
         YIELD,
-        "who gives way gives its next request up, but keeps its virtual runtime",
+        "a task that yields gives up its next request, but keeps its virtual runtime",
         |on| two(on, [0, 750], [900, 1650]).chooses(0, Yield(Some(TaskId(1)))).place(0),
         "0 1500",
     ),
@@ -356,7 +356,7 @@ const CASES: &[Case] = &[
     (
         V6_12,
         YIELD,
-        "whom it meant does not come before an earlier deadline",
+        "the task that it yields to does not come before an earlier deadline",
         |on| {
             let linux = three(on, [[0, 750], [0, 900], [0, 800]]);
             linux.chooses(0, Yield(Some(TaskId(1)))).runs_on(0)
@@ -384,7 +384,7 @@ const CASES: &[Case] = &[
     (
         V6_12,
         YIELD,
-        "who is alone keeps its request, and the other one's CPU chooses again",
+        "a task that is alone keeps its request, and the other one's CPU chooses again",
         |on| {
             let linux = on.cpus(2, &[3]).busy(&[(0, 0), (1, 1), (2, 1)]);
             let mut linux = linux.chooses(0, Yield(Some(TaskId(2))));
