@@ -81,25 +81,23 @@ static __always_inline void end_account_period(struct account *a, u32 vm, u32 do
 	a->peak = wanting(a);
 }
 
-/* What a VM loads its domains with. */
-static __always_inline void note_load(u32 vm, struct account *a)
+/* What a VM loads its domains with counts there or, if it `leaves`, no longer. */
+SEPARATE int note_load(u32 vm, struct account *a, bool leaves)
 {
 	struct vm_state *v = vm_of(vm);
 	struct domain_state *d;
-	u32 load = load_of(a);
+	u32 load;
 	s32 k;
 
-	if (!v || !is_spread(v)) {
-		d = domain_of(a->domain);
-		if (d)
-			d->loaded += load;
-		return;
-	}
+	if (!v || !a)
+		return 0;
+	load = load_of(a) / (is_spread(v) ? v->nr_parts : 1);
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
-		d = domain_of_part(v, k);
+		d = is_spread(v) ? domain_of_part(v, k) : k ? NULL : domain_of(a->domain);
 		if (d)
-			d->loaded += load / v->nr_parts;
+			d->loaded = leaves ? d->loaded - pol_min(d->loaded, load) : d->loaded + load;
 	}
+	return 0;
 }
 
 /* The threads of the host do so first in a period. */
@@ -195,7 +193,7 @@ SEPARATE int set_shares(bool hosts, u32 *least)
 		if (hosts)
 			note_load_of_host(a);
 		else
-			note_load(k, a);
+			note_load(k, a, false);
 		v = hosts ? NULL : vm_of(k);
 		if (v && is_gang(v) && a->demand)
 			*least = pol_min(*least, a->share / v->seats);

@@ -248,13 +248,15 @@ SEPARATE u32 find_most_domains(u32 vm)
 	return 0;
 }
 
-/* The planners of a gang's domains list their members anew. */
-SEPARATE int leave_domains(struct vm_state *v)
+/* The planners of a gang's domains list their members anew. What it loads them with does not speak against them. */
+SEPARATE int leave_domains(u32 vm)
 {
+	struct vm_state *v = vm_of(vm);
 	s32 k;
 
 	if (!v)
 		return 0;
+	note_load(vm, &v->account, true);
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
 		struct domain_state *d = domain_of_part(v, k);
 
@@ -304,8 +306,8 @@ SEPARATE int spread_pool(u32 vm)
 	return 0;
 }
 
-/* Gives a gang the best set of its domain, or sets in several. Without any it is none. */
-SEPARATE int place_gang(u32 vm, u64 now)
+/* A gang gets the best set of its domain, or sets in several. Without any it is none. */
+static __always_inline int find_place(u32 vm)
 {
 	struct vm_state *v = vm_of(vm);
 	struct domain_state *d;
@@ -316,8 +318,6 @@ SEPARATE int place_gang(u32 vm, u64 now)
 	d = domain_of(v->account.domain);
 	if (!d)
 		return 0;
-	leave_domains(v);
-	v->moved_at = now;
 	if (v->seats > room_in(d)) {
 		n = may_spread(v) ? find_domains(vm, v->seats) : 0;
 		if (n && spread_over(vm, v->numbering.part, n))
@@ -333,6 +333,20 @@ SEPARATE int place_gang(u32 vm, u64 now)
 	v->broad = d && is_broad(vm, v, d);
 	if (v->broad)
 		spread_pool(vm);
+	return 0;
+}
+
+/* Gives the vCPUs of a VM the best place, as if it had none. */
+SEPARATE int place_gang(u32 vm, u64 now)
+{
+	struct vm_state *v = vm_of(vm);
+
+	if (!v || !domain_of(v->account.domain))
+		return 0;
+	leave_domains(vm);
+	v->moved_at = now;
+	find_place(vm);
+	note_load(vm, &v->account, false);
 	return 0;
 }
 

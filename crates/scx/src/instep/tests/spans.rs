@@ -119,6 +119,25 @@ fn vm_wider_than_the_host_has_all_its_domains() {
 }
 
 #[test]
+fn wide_gang_stays_where_it_is_when_its_size_changes() {
+    let vms = [8];
+    let mut instep = on_nodes(4, 4, &vms, 0);
+    run(&mut instep, 16, &vms, 0, 500);
+    let cpus = |instep: &Instep| (0..16).filter(|cpu| instep.current(*cpu).is_some()).collect();
+    let before: Vec<usize> = cpus(&instep);
+    assert_eq!(before.len(), 8, "{before:?}");
+    // One vCPU sleeps for so long that it belongs to the gang no longer.
+    instep.kernel().block(before[7], START + 500 * MS);
+    for at in 500..1000 {
+        run_due_work(&mut instep, START + at * MS);
+        (at % 4 == 0).then(|| tick(&mut instep, 16, START + at * MS));
+    }
+    let after: Vec<usize> = cpus(&instep);
+    assert_eq!(after.len(), 7);
+    assert!(after.iter().all(|cpu| before.contains(cpu)), "{before:?} {after:?}");
+}
+
+#[test]
 fn without_flag_span_a_vm_wider_than_a_domain_forms_no_gang() {
     let vms = [16, 8, 8];
     let mut instep = on_nodes(2, 8, &vms, SPAN);
