@@ -1,12 +1,13 @@
 //! The status for people: one line per VM, its vCPUs where they are few, conflicts.
 
 use super::{AllSettings, Conflicts, held, xen};
-use crate::observe::Observed;
+use crate::observe::{Observed, quota_named};
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
 use instep_agent::vm_settings::Chosen;
 use instep_core::snapshot::{Vcpu, Vm};
 use instep_core::units::{Milli, Nanos, NodeId};
+use instep_host::discover::VmFacts;
 use instep_report::table::{Side, Spacing, aligned};
 use instep_xen::scan::ScanTime;
 use std::time::SystemTime;
@@ -121,7 +122,7 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         plural(vm.vcpus.len(), "vCPU"),
         vm.busy().milli_of(snapshot.window),
         vm.steal().milli_of(snapshot.window),
-        quota(vm, snapshot.window).map_or_else(String::new, |said| format!(", {said}")),
+        quota(vm, facts, snapshot.window).map_or_else(String::new, |said| format!(", {said}")),
         memory(vm),
     );
     text.push_str(&indented(&wrapped(&load, width - 2), 2));
@@ -162,10 +163,10 @@ fn throttled(vm: &Vm, window: Nanos) -> String {
 }
 
 /// The quota of a VM and what that kept from it.
-fn quota(vm: &Vm, window: Nanos) -> Option<String> {
+fn quota(vm: &Vm, facts: Option<&VmFacts>, window: Nanos) -> Option<String> {
     let throttled = vm.throttled.milli_of(window);
     match vm.quota {
-        Some(quota) => Some(format!("throttled {throttled} CPUs by its quota of {quota} CPUs")),
+        Some(quota) => Some(format!("throttled {throttled} CPUs by {}", quota_named(quota, facts))),
         None => (throttled.0 > 0).then(|| format!("throttled {throttled} CPUs")),
     }
 }
