@@ -77,7 +77,7 @@ fn write_limits(page: &mut Page, in_force: &InForce) {
     page.begin(
         name,
         Gauge,
-        "CPUs that the limit of a cgroup allows; of 64 cgroups at most, those of VMs first.",
+        "CPUs that the limit of a cgroup allows; of 64 cgroups at most, those in which VMs run first.",
     );
     // No two with the same label: paths may be cut.
     let limits: BTreeMap<&str, &LimitInForce> =
