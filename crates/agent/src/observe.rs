@@ -266,14 +266,11 @@ fn remember(snapshot: &mut Snapshot, journal: &Journal) {
     }
 }
 
-/// The same by what a run tells everybody, for those who may not read its journal: of vCPUs.
+/// The same by what a run tells everybody, for those who may read neither its journal nor the memory of VMs.
 pub fn remember_seen(snapshot: &mut Snapshot, run: &SeenRun) {
     let topology = Arc::clone(&snapshot.topology);
     for vm in &mut snapshot.vms {
-        let originals: Vec<_> = vm.vcpus.iter().map(|vcpu| run.original_of(vm, vcpu)).collect();
-        for (vcpu, original) in vm.vcpus.iter_mut().zip(originals) {
-            vcpu.initial = original.unwrap_or_else(|| vcpu.allowed.clone());
-        }
+        run.tell_of(vm);
         note_placed(vm, &topology);
     }
 }

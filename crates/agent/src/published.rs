@@ -16,12 +16,12 @@ pub use moment::{MomentChange, MomentHost, MomentNode, MomentVcpu, MomentVm, Pub
 use crate::state_file;
 use instep_core::idset::CpuSet;
 use instep_core::policy::PolicyName;
-use instep_core::snapshot::{Vcpu, Vm};
-use instep_core::units::{NodeId, Tid, VmId};
+use instep_core::snapshot::Vm;
+use instep_core::units::{Bytes, NodeId, Tid, VmId};
 use instep_host::apply::{Instance, InstanceLife};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -136,6 +136,7 @@ struct SeenVm {
     name: String,
     pid: VmId,
     home_nodes: Vec<NodeId>,
+    memory_bytes_by_node: BTreeMap<NodeId, Bytes>,
     vcpus: Vec<SeenVcpu>,
 }
 
@@ -170,12 +171,20 @@ impl SeenRun {
         Some(home)
     }
 
-    /// The CPUs that this vCPU could use before Instep bound it to those that it may use now; `None` where Instep did not.
-    pub(crate) fn original_of(&self, vm: &Vm, vcpu: &Vcpu) -> Option<CpuSet> {
-        let vm = self.vms.iter().find(|seen| seen.pid == vm.id && seen.name == vm.name)?;
-        let seen = vm.vcpus.iter().find(|seen| seen.tid == vcpu.tid)?;
-        let was = seen.was.as_ref().filter(|_| seen.cpus == vcpu.allowed)?;
-        CpuSet::parse_list(was).ok()
+    /// Fills in what it says of this VM: what vCPUs could use before Instep bound them to what they may use now, and where the VM's
+    /// memory lay after the last cycle, if that is not known better.
+    pub(crate) fn tell_of(&self, vm: &mut Vm) {
+        let Some(seen) = self.vms.iter().find(|it| it.pid == vm.id && it.name == vm.name) else {
+            return;
+        };
+        if vm.memory.is_empty() {
+            vm.memory.clone_from(&seen.memory_bytes_by_node);
+        }
+        for vcpu in &mut vm.vcpus {
+            let seen = seen.vcpus.iter().find(|it| it.tid == vcpu.tid && it.cpus == vcpu.allowed);
+            let was = seen.and_then(|it| CpuSet::parse_list(it.was.as_deref()?).ok());
+            vcpu.initial = was.unwrap_or_else(|| vcpu.allowed.clone());
+        }
     }
 }
 

@@ -123,7 +123,7 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         vm.busy().milli_of(snapshot.window),
         vm.steal().milli_of(snapshot.window),
         quota(vm, facts, snapshot.window).map_or_else(String::new, |said| format!(", {said}")),
-        memory(vm),
+        memory_since(observed, vm),
     );
     text.push_str(&indented(&wrapped(&load, width - 2), 2));
     if let Some(uuid) = &vm.uuid {
@@ -218,6 +218,14 @@ fn row(name: &str, names: usize, cells: [String; 8]) -> String {
         "{name:<names$} {pid:>8} {vcpus:>5} {used:>7} {steal:>7} {throttled:>9} {home:>4} {memory:>8} \
          {there:>5}"
     )
+}
+
+/// Its memory; where this user may not read that, as a run tells it.
+fn memory_since(observed: &Observed, vm: &Vm) -> String {
+    let is_read = facts_of(&observed.scan, vm).is_some_and(|facts| facts.memory.is_some());
+    let is_told = observed.seen.is_some() && !is_read && vm.memory_total().0 > 0;
+    let since = if is_told { " after the run's last cycle" } else { "" };
+    format!("{}{since}", memory(vm))
 }
 
 fn memory(vm: &Vm) -> String {

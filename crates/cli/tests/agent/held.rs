@@ -115,6 +115,8 @@ fn status_tells_users_what_a_run_tells_everybody() {
     let pid = Value::from(running.child.id());
     assert_eq!((&it["placed"]["pid"], &all["run"]["pid"]), (&pid, &pid), "{all}");
     assert_eq!(it["placed"]["was"], serde_json::json!([online()[0]]), "{it}");
+    let memory = it["memory_bytes_by_node"].as_object().unwrap();
+    assert!(memory.values().any(|bytes| bytes.as_u64() > Some(0)), "the run's reading: {it}");
     let why = text(&all["dispatch"], "why");
     assert!(why.contains("was not asked for"), "{why}");
     assert!(!all["warnings"].to_string().contains("original affinities"), "{}", all["warnings"]);
