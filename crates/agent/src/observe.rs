@@ -4,6 +4,7 @@
 //! It decides nothing and touches nothing.
 
 use crate::noise::Noise;
+use crate::published::SeenRun;
 pub use crate::vm_key::VmKey;
 use crate::vm_settings::VmSettings;
 use instep_core::decision::{Decision, Verdict};
@@ -247,7 +248,6 @@ fn leave_alone(snapshot: &mut Snapshot, vm: Vm, vcpus: u32, why: String) {
 fn remember(snapshot: &mut Snapshot, journal: &Journal) {
     let topology = Arc::clone(&snapshot.topology);
     let online = topology.all_cpus();
-    let nodes_with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();
     for vm in &mut snapshot.vms {
         let threads = Rc::new(threads_of(vm));
         let initial = |(thread, present): &(ThreadKey, CpuSet)| {
@@ -256,20 +256,34 @@ fn remember(snapshot: &mut Snapshot, journal: &Journal) {
         };
         let initials: Vec<CpuSet> = threads.iter().map(initial).collect();
         let mut initials = initials.into_iter();
-        let mut given = CpuSet::new();
         for (vcpu, initial) in vm.vcpus.iter_mut().zip(initials.by_ref()) {
             vcpu.initial = initial;
-            if vcpu.initial != vcpu.allowed {
-                given = given.or(&vcpu.allowed);
-            }
         }
         for (emulator, initial) in vm.emulators.iter_mut().zip(initials) {
             emulator.initial = initial;
         }
-        let nodes = topology.nodes_of(&given);
-        if nodes.len() < nodes_with_cpus || (!given.is_empty() && given.len() < online.len()) {
-            vm.placed = nodes;
-        }
+        note_placed(vm, &topology);
+    }
+}
+
+/// The same by what a run tells everybody, for those who may read neither its journal nor the memory of VMs.
+pub fn remember_seen(snapshot: &mut Snapshot, run: &SeenRun) {
+    let topology = Arc::clone(&snapshot.topology);
+    for vm in &mut snapshot.vms {
+        run.tell_of(vm);
+        note_placed(vm, &topology);
+    }
+}
+
+/// The nodes that Instep placed a VM on: those of the CPUs that vCPUs have from it.
+fn note_placed(vm: &mut Vm, topology: &Topology) {
+    let online = topology.all_cpus();
+    let given = vm.vcpus.iter().filter(|vcpu| vcpu.initial != vcpu.allowed);
+    let given = given.fold(CpuSet::new(), |given, vcpu| given.or(&vcpu.allowed));
+    let nodes_with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();
+    let nodes = topology.nodes_of(&given);
+    if nodes.len() < nodes_with_cpus || (!given.is_empty() && given.len() < online.len()) {
+        vm.placed = nodes;
     }
 }
 

@@ -14,12 +14,14 @@ pub use keeper::WrittenMoment;
 pub use moment::{MomentChange, MomentHost, MomentNode, MomentVcpu, MomentVm, PublishedCycle};
 
 use crate::state_file;
+use instep_core::idset::CpuSet;
 use instep_core::policy::PolicyName;
-use instep_core::units::VmId;
+use instep_core::snapshot::Vm;
+use instep_core::units::{Bytes, NodeId, Tid, VmId};
 use instep_host::apply::{Instance, InstanceLife};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -36,7 +38,7 @@ pub const DAY: &str = "day.json";
 pub const METRICS: &str = "metrics.prom";
 
 /// The state directory of the host's run.
-const STATE_DIR: &str = "/run/instep";
+pub const STATE_DIR: &str = "/run/instep";
 /// Where its history is, which outlives a boot.
 const HISTORY_DIR: &str = "/var/lib/instep/history";
 
@@ -89,6 +91,10 @@ impl RunState {
         }
     }
 
+    fn lives(&self) -> bool {
+        matches!(self.instance.life(), Ok(InstanceLife::Runs))
+    }
+
     /// Writes it down. What cannot be written is not shown, and that is all.
     pub(crate) fn publish(&self, state: &Path) {
         if let Err(error) = state_file::write(state, FILE, self) {
@@ -97,29 +103,89 @@ impl RunState {
     }
 }
 
-/// The run that uses this state directory now; `None` when there is none.
+/// The run that uses this state directory now; `None` when there is none. Others than its owner know it by what it publishes, from
+/// its first cycle on.
 #[must_use]
 pub fn running(state: &Path) -> Option<RunState> {
-    let stored: RunState = state_file::stored(state, FILE)?;
-    matches!(stored.instance.life(), Ok(InstanceLife::Runs)).then_some(stored)
+    let stored: Option<RunState> = state_file::stored(state, FILE);
+    stored.filter(RunState::lives).or_else(|| Some(seen(state)?.run))
 }
 
-/// Processes of the VMs that count for the run that uses this state directory, which everybody may read; `None` when there is no run,
-/// or it has not ended a cycle yet.
+/// What everybody may read of a run, as far as `instep status` shows it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SeenRun {
+    /// The run.
+    #[serde(flatten)]
+    pub run: RunState,
+    /// What it says of the kernel scheduler; `None` where it was not asked for one.
+    pub scheduler: Option<SeenScheduler>,
+    vms: Vec<SeenVm>,
+}
+
+/// The kernel scheduler as a run tells everybody of it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct SeenScheduler {
+    /// Whether Instep's is in force.
+    pub instep: bool,
+    /// Why, or why not.
+    pub why: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct SeenVm {
+    name: String,
+    pid: VmId,
+    home_nodes: Vec<NodeId>,
+    memory_bytes_by_node: BTreeMap<NodeId, Bytes>,
+    vcpus: Vec<SeenVcpu>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct SeenVcpu {
+    tid: Tid,
+    #[serde(with = "instep_state::list")]
+    cpus: CpuSet,
+    was: Option<String>,
+}
+
+/// What the run that uses this state directory publishes; `None` when there is no run, or it has not ended a cycle yet.
 #[must_use]
-pub fn counted(state: &Path) -> Option<BTreeSet<VmId>> {
-    #[derive(Deserialize)]
-    struct Vm {
-        pid: VmId,
+pub fn seen(state: &Path) -> Option<SeenRun> {
+    let seen: SeenRun = state_file::stored(state, HOST)?;
+    seen.run.lives().then_some(seen)
+}
+
+impl SeenRun {
+    /// Processes of the VMs that count for it.
+    #[must_use]
+    pub fn counted(&self) -> BTreeSet<VmId> {
+        self.vms.iter().map(|vm| vm.pid).collect()
     }
-    #[derive(Deserialize)]
-    struct Host {
-        instance: Instance,
-        vms: Vec<Vm>,
+
+    /// The node that Instep's kernel scheduler keeps a VM on, while that is in force.
+    #[must_use]
+    pub fn home_of(&self, name: &str) -> Option<NodeId> {
+        let is_in_force = self.scheduler.as_ref().is_some_and(|scheduler| scheduler.instep);
+        let vm = self.vms.iter().find(|vm| is_in_force && vm.name == name)?;
+        let [home] = vm.home_nodes[..] else { return None };
+        Some(home)
     }
-    let Host { instance, vms } = state_file::stored(state, HOST)?;
-    let runs = matches!(instance.life(), Ok(InstanceLife::Runs));
-    runs.then(|| vms.into_iter().map(|vm| vm.pid).collect())
+
+    /// Fills in what it says of this VM: what vCPUs could use before Instep bound them to what they may use now, and where the VM's
+    /// memory lay after the last cycle, if that is not known better.
+    pub(crate) fn tell_of(&self, vm: &mut Vm) {
+        let Some(seen) = self.vms.iter().find(|it| it.pid == vm.id && it.name == vm.name) else {
+            return;
+        };
+        if vm.memory.is_empty() {
+            vm.memory.clone_from(&seen.memory_bytes_by_node);
+        }
+        for vcpu in &mut vm.vcpus {
+            let seen = seen.vcpus.iter().find(|it| it.tid == vcpu.tid && it.cpus == vcpu.allowed);
+            let was = seen.and_then(|it| CpuSet::parse_list(it.was.as_deref()?).ok());
+            vcpu.initial = was.unwrap_or_else(|| vcpu.allowed.clone());
+        }
+    }
 }
 
 /// A run begins or has ended: what one told is no longer so.

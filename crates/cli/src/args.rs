@@ -181,8 +181,8 @@ pub(crate) struct HostArgs {
     /// What runs the VMs: xen (in its control domain) or kvm [default: what is there].
     #[arg(long, value_enum, value_name = "NAME")]
     pub(crate) hypervisor: Option<Hypervisor>,
-    /// Where the original affinities are recorded [default: /run/instep, or
-    /// $XDG_RUNTIME_DIR/instep without root].
+    /// Where a run records what it changed [default: $XDG_RUNTIME_DIR/instep where this user's run does,
+    /// else /run/instep].
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 }

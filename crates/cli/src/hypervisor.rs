@@ -106,6 +106,7 @@ pub(crate) fn observe(source: &Source, looking: &Looking<'_>) -> anyhow::Result<
         warnings,
         since_start: before.is_none(),
         journal: None,
+        seen: None,
         xen: Some(XenSeen { scan, competing }),
     })
 }

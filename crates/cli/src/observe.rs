@@ -7,11 +7,12 @@ use crate::text::{plural, printable, wrapped};
 use anyhow::Context as _;
 use instep_agent::config::Config;
 use instep_agent::observe::{
-    Observation, Observer, absent, keep_only, keep_trusted, leave_ignored,
+    Observation, Observer, absent, keep_only, keep_trusted, leave_ignored, remember_seen,
 };
+use instep_agent::published::{self, HOST, STATE_DIR, SeenRun};
 use instep_agent::vm_settings;
 use instep_core::snapshot::Snapshot;
-use instep_core::units::{Nanos, VmId};
+use instep_core::units::{Milli, Nanos, VmId};
 use instep_host::Root;
 use instep_host::apply::{Journal, StateDir};
 use instep_host::discover::{Manager, Scan, ScanOptions, Scanner, Trust, VmFacts};
@@ -26,6 +27,8 @@ pub(crate) struct Observed {
     pub(crate) since_start: bool,
     /// What a running or finished `instep run` changed, if that can be read; of copies nothing.
     pub(crate) journal: Option<Journal>,
+    /// What a run tells everybody, where its journal may not be read.
+    pub(crate) seen: Option<SeenRun>,
     /// Of a Xen host, what was found there; `scan` is empty then.
     pub(crate) xen: Option<XenSeen>,
 }
@@ -59,10 +62,10 @@ pub(crate) fn observe(
     let mut observer = Observer::new(root.clone(), loads_only.clone())?;
     let mut warnings = observer.topology().warnings().to_vec();
     let mut before = None;
-    let journal = if root.is_live() {
+    let (journal, seen) = if root.is_live() {
         observer.begin()?;
         std::thread::sleep(config.window);
-        journal(args.state_dir.as_deref(), &mut warnings)
+        journal_or_seen(&seen_state_dir(args.state_dir.as_deref()), &mut warnings)
     } else {
         if let Some(dir) = &args.before {
             let scan = Scanner::new(root_at(dir)?, loads_only).scan();
@@ -70,11 +73,14 @@ pub(crate) fn observe(
             before = Some(scan.at);
             observer.continue_from(scan);
         }
-        None
+        (None, None)
     };
     observer.set_options(options);
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let Observation { mut snapshot, scan } = observer.observe(journal.as_ref(), elapsed)?;
+    if let Some(seen) = &seen {
+        remember_seen(&mut snapshot, seen);
+    }
     if let Some(before) = before {
         in_order(before, scan.at)?;
     }
@@ -88,7 +94,7 @@ pub(crate) fn observe(
     warnings.extend(scan.warnings.iter().cloned());
     warnings.extend(vm_settings::problems(&scan));
     let since_start = !root.is_live() && before.is_none();
-    Ok(Observed { snapshot, scan, warnings, since_start, journal, xen: None })
+    Ok(Observed { snapshot, scan, warnings, since_start, journal, seen, xen: None })
 }
 
 /// Refuses copies in the wrong order; one without an uptime (zero) could be any.
@@ -120,12 +126,37 @@ fn root_at(dir: &Path) -> anyhow::Result<Root> {
 
 /// What a running or finished `instep run` changed, if that can be read.
 pub(crate) fn journal(named: Option<&Path>, warnings: &mut Vec<String>) -> Option<Journal> {
-    // Without a place for state there is none in it.
-    let state = state_dir(named).ok()?;
-    Journal::load(&state).unwrap_or_else(|error| {
+    Journal::load(&seen_state_dir(named)).unwrap_or_else(|error| {
         warnings.push(format!("original affinities are unknown: {error}"));
         None
     })
+}
+
+/// The same, or what a run tells everybody where only its owner may read that.
+fn journal_or_seen(
+    state: &StateDir,
+    warnings: &mut Vec<String>,
+) -> (Option<Journal>, Option<SeenRun>) {
+    match Journal::load(state) {
+        Ok(journal) => (journal, None),
+        Err(error) => {
+            let seen = published::seen(state.path()).filter(|_| error.is_denied());
+            if seen.is_none() {
+                warnings.push(format!("original affinities are unknown: {error}"));
+            }
+            (None, seen)
+        }
+    }
+}
+
+/// The state directory of the run that is told of: the one that was named, else that of this user, where a run of theirs published
+/// or left something, else that of the host's run.
+pub(crate) fn seen_state_dir(named: Option<&Path>) -> StateDir {
+    let is_used = |own: &StateDir| {
+        named.is_some() || own.path().join(HOST).exists() || Journal::path_in(own).exists()
+    };
+    let own = state_dir(named).ok().filter(is_used);
+    own.unwrap_or_else(|| StateDir::at(STATE_DIR))
 }
 
 /// The state directory that was named, or the default for this user.
@@ -134,7 +165,7 @@ pub(crate) fn state_dir(named: Option<&Path>) -> anyhow::Result<StateDir> {
         return Ok(StateDir::at(dir));
     }
     if rustix::process::geteuid().is_root() {
-        return Ok(StateDir::at("/run/instep"));
+        return Ok(StateDir::at(STATE_DIR));
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|dir| dir.is_absolute()).context(
@@ -143,6 +174,18 @@ pub(crate) fn state_dir(named: Option<&Path>) -> anyhow::Result<StateDir> {
          with --state-dir DIR",
     )?;
     Ok(StateDir::at(runtime.join("instep")))
+}
+
+/// A quota as the VM's own, or with the cgroup whose it is.
+pub(crate) fn quota_named(quota: Milli, facts: Option<&VmFacts>) -> String {
+    let shared = facts.map(|facts| &facts.quota).filter(|quota| quota.is_shared);
+    match shared.and_then(|quota| quota.file.as_ref()) {
+        Some(file) => {
+            let file = file.display().to_string();
+            format!("the quota of {quota} CPUs that it shares with others ({})", printable(&file))
+        }
+        None => format!("its quota of {quota} CPUs"),
+    }
 }
 
 impl Observed {

@@ -45,8 +45,8 @@ pub struct InForce {
     /// The scheduling domains.
     #[serde(default)]
     pub domains: Vec<DomainSeen>,
-    /// CPU limits of cgroups in which threads ran of late, at most 64: those of VMs, then others, those that held threads for
-    /// longest first.
+    /// CPU limits of cgroups in which threads ran of late, at most 64: those of cgroups in which VMs run, above and below, then others,
+    /// those that held threads for longest first. One that is listed stays until another held threads for twice as long.
     #[serde(default)]
     pub limits: Vec<LimitInForce>,
     /// How many there are besides.

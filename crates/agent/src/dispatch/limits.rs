@@ -50,6 +50,8 @@ pub(super) struct CgroupPaths {
     of_vms: BTreeSet<String>,
     /// Those above these.
     above_vms: BTreeSet<String>,
+    /// The limits that were listed last.
+    listed: BTreeSet<u64>,
     /// Until then nothing is looked at: any user may make cgroups, and a look at all takes its time.
     rests_until: Option<Instant>,
 }
@@ -68,8 +70,8 @@ impl CgroupPaths {
             self.of_vms.iter().flat_map(|path| above(path)).map(str::to_owned).collect();
     }
 
-    /// Whether a limit of this cgroup is one of a VM: it is set there, above or below.
-    fn is_of_vm(&self, path: &str) -> bool {
+    /// Whether a VM runs in this cgroup, above or below it.
+    fn has_vms(&self, path: &str) -> bool {
         self.above_vms.contains(path)
             || self.of_vms.contains(path)
             || above(path).any(|above| self.of_vms.contains(above))
@@ -106,9 +108,10 @@ impl CgroupPaths {
         }
     }
 
-    /// Limits with their cgroups, at most [`MOST_LIMITS`], and how many were left out. Those of VMs come first, then those that held
-    /// threads for longer: a user who makes many cgroups must not keep others' limits out.
-    pub(super) fn name(&self, limits: &[LimitSeen]) -> (Vec<LimitInForce>, usize) {
+    /// Limits with their cgroups, at most [`MOST_LIMITS`], and how many were left out. Those of cgroups with VMs come first, then those
+    /// that held threads for longer: a user who makes many cgroups must not keep others' limits out. One that is listed stays until
+    /// another held threads for twice as long, so that readers of metrics see the same ones.
+    pub(super) fn name(&mut self, limits: &[LimitSeen]) -> (Vec<LimitInForce>, usize) {
         let named = |seen: &LimitSeen| {
             let (mount, path) = self.found.get(&seen.group)?.as_ref()?;
             let path = path.strip_prefix(mount).unwrap_or(path).display().to_string();
@@ -118,16 +121,39 @@ impl CgroupPaths {
                 is_used_up: seen.is_used_up,
                 held_ns: seen.held_ns,
             };
-            Some((!self.is_of_vm(&path), limit))
+            Some(Ranked {
+                group: seen.group,
+                is_other: !self.has_vms(&path),
+                is_new: !self.listed.contains(&seen.group),
+                limit,
+            })
         };
-        let mut all: Vec<(bool, LimitInForce)> = limits.iter().filter_map(named).collect();
-        let rank = |(is_other, limit): &(bool, LimitInForce)| (*is_other, Reverse(limit.held_ns));
-        all.sort_by(|one, other| {
-            rank(one).cmp(&rank(other)).then_with(|| one.1.cgroup.cmp(&other.1.cgroup))
-        });
+        let mut all: Vec<Ranked> = limits.iter().filter_map(named).collect();
+        all.sort_by(|one, other| one.place().cmp(&other.place()));
         let left_out = all.len().saturating_sub(MOST_LIMITS);
-        let listed = all.into_iter().take(MOST_LIMITS).map(|(_, limit)| limit);
-        (listed.collect(), left_out)
+        all.truncate(MOST_LIMITS);
+        self.listed = all.iter().map(|ranked| ranked.group).collect();
+        all.sort_by_key(|ranked| (ranked.is_other, Reverse(ranked.limit.held_ns)));
+        (all.into_iter().map(|ranked| ranked.limit).collect(), left_out)
+    }
+}
+
+/// A limit among those that are to be listed.
+struct Ranked {
+    group: u64,
+    /// Whether no VM runs in its cgroup, above or below.
+    is_other: bool,
+    /// Whether it was not listed before.
+    is_new: bool,
+    limit: LimitInForce,
+}
+
+impl Ranked {
+    /// Its place among those that are to be listed: what was listed counts as if it had held threads for twice as long.
+    fn place(&self) -> (bool, Reverse<u64>, bool, &str) {
+        let factor = if self.is_new { 1 } else { 2 };
+        let held_ns = self.limit.held_ns.saturating_mul(factor);
+        (self.is_other, Reverse(held_ns), self.is_new, &self.limit.cgroup)
     }
 }
 
@@ -302,6 +328,31 @@ mod tests {
         let (named, left_out) = paths.name(&seen);
         assert_eq!((named.len(), left_out), (MOST_LIMITS, 6));
         assert_eq!((named[0].cgroup.as_str(), named[63].cgroup.as_str()), ("/a/00", "/a/63"));
+    }
+
+    #[test]
+    fn a_listed_limit_stays_until_another_held_twice_as_much() {
+        let (dir, _) = host_with("a");
+        let ids = (0..70).map(|at| make_cgroup(dir.path(), &format!("a/{at:02}")));
+        let held = |group, held_ns| LimitSeen { held_ns, ..limit(group, 100) };
+        let mut seen: Vec<LimitSeen> = ids.map(|id| held(id, 1000)).collect();
+        let mut paths = CgroupPaths::default();
+        paths.update(&Root::at(dir.path()), &seen);
+        let listed = |paths: &mut CgroupPaths, seen: &[LimitSeen]| -> BTreeSet<String> {
+            paths.name(seen).0.into_iter().map(|limit| limit.cgroup).collect()
+        };
+        let first = listed(&mut paths, &seen);
+        // Those left out lead by less than those listed have.
+        seen[64..].iter_mut().for_each(|limit| limit.held_ns = 1900);
+        seen.reverse();
+        assert_eq!(listed(&mut paths, &seen), first, "whatever the order");
+        seen[0].held_ns = 2100;
+        let second = listed(&mut paths, &seen);
+        assert!(second.contains("/a/69"), "{second:?}");
+        assert_eq!(first.difference(&second).count(), 1);
+        // The one that had to go does not come back by holding a little more.
+        seen.iter_mut().filter(|limit| limit.held_ns == 1000).for_each(|it| it.held_ns = 2200);
+        assert_eq!(listed(&mut paths, &seen), second);
     }
 
     #[test]

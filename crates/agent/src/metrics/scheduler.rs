@@ -74,7 +74,11 @@ fn write_limits(page: &mut Page, in_force: &InForce) {
     let help = "Time for which CPU limits of cgroups held threads that belong to no VM.";
     page.single("instep_host_held_seconds_total", Counter, help, seconds(Nanos(held)));
     let name = "instep_cgroup_limit_cpus";
-    page.begin(name, Gauge, "CPUs that the limit of a cgroup allows; no more than 64 cgroups.");
+    page.begin(
+        name,
+        Gauge,
+        "CPUs that the limit of a cgroup allows; of 64 cgroups at most, those in which VMs run first.",
+    );
     // No two with the same label: paths may be cut.
     let limits: BTreeMap<&str, &LimitInForce> =
         in_force.limits.iter().map(|limit| (cut(&limit.cgroup), limit)).collect();

@@ -68,7 +68,9 @@ pub(crate) fn command(args: &PlanArgs) -> anyhow::Result<Outcome> {
         PlanFormat::Taskset => print(&script::taskset(snapshot, &decision))?,
         PlanFormat::Text => {
             let (policy, width) = (config.policy, crate::text::width());
-            let plan = text::PlanText { snapshot, decision: &decision, policy, width, is_xen };
+            let scan = &observed.scan;
+            let plan =
+                text::PlanText { snapshot, scan, decision: &decision, policy, width, is_xen };
             print(&plan.to_string())?;
             print(&observed.left_alone(crate::text::width()))?;
         }

@@ -1,12 +1,15 @@
 //! A plan for people: per VM its verdict, then what changes, then conflicts.
 
+use crate::observe::quota_named;
 use crate::text::{indented, of_guest_node, plural, printable, ranges, wrapped};
+use instep_agent::observe::facts_of;
 use instep_agent::view::name_of;
 use instep_core::decision::{Action, Decision, Verdict};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::PolicyName;
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::Tid;
+use instep_host::discover::Scan;
 use std::fmt;
 
 /// With more VMs than this each has its verdict only.
@@ -15,6 +18,7 @@ const FEW_VMS: usize = 32;
 /// Draws a decision for a terminal of `width` columns.
 pub(crate) struct PlanText<'a> {
     pub(crate) snapshot: &'a Snapshot,
+    pub(crate) scan: &'a Scan,
     pub(crate) decision: &'a Decision,
     pub(crate) policy: PolicyName,
     pub(crate) width: usize,
@@ -81,9 +85,10 @@ impl PlanText<'_> {
     /// That a quota keeps CPU time from a VM, which no placement changes.
     fn throttled(&self, vm: &Vm) -> Option<String> {
         let throttled = vm.throttled.milli_of(self.snapshot.window);
-        let quota = vm.quota.map_or_else(String::new, |quota| format!(" of {quota} CPUs"));
+        let facts = facts_of(self.scan, vm);
+        let quota = vm.quota.map_or_else(|| "a quota".to_owned(), |it| quota_named(it, facts));
         let line = format!(
-            "its quota{quota} throttles it: it wanted {throttled} CPUs more; placement does not change this"
+            "{quota} throttles it: it wanted {throttled} CPUs more; placement does not change this"
         );
         (throttled.0 > 0).then_some(line)
     }

@@ -1,17 +1,16 @@
 //! Which scheduler is in force on this host, and why.
 
-use crate::observe::state_dir;
 use crate::text::{indented, printable, wrapped};
 use instep_agent::dispatch::{
     InForce, LastExit, LimitInForce, Program, VmInForce, gone, read, take_held,
 };
+use instep_agent::published::{SeenRun, SeenScheduler, seen};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::NodeId;
 use instep_core::wording::Count;
 use instep_kernel::probe::State;
 use instep_kernel::stats::DomainSeen;
 use instep_kernel::{LoadPlan, Mode, Probe, plan};
-use rustix::process::geteuid;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -43,7 +42,8 @@ pub(crate) struct DispatchJson {
     vms: Vec<VmInForce>,
     /// The clocks of Instep's scheduling domains.
     domains: Vec<DomainSeen>,
-    /// CPU limits of cgroups that Instep's keeps, at most 64: those of VMs, then others, those that held threads for longest first.
+    /// CPU limits of cgroups that Instep's keeps, at most 64: those of cgroups in which VMs run, above and below, then others, those
+    /// that held threads for longest first. One that is listed stays until another held threads for twice as long.
     limits: Vec<LimitInForce>,
     /// How many there are besides.
     more_limits: usize,
@@ -53,6 +53,9 @@ pub(crate) struct DispatchJson {
     programs: Vec<Program>,
     /// How Instep's ended the last time.
     last_exit: Option<LastExit>,
+    /// The run, where only its owner may read the rest.
+    #[serde(skip)]
+    seen: Option<SeenRun>,
 }
 
 /// A run that is gone without a word.
@@ -74,22 +77,26 @@ impl DispatchJson {
     }
 }
 
-/// Asks the kernel, and the word that a running `instep run` leaves.
-pub(crate) fn read_dispatch(state: Option<&Path>) -> DispatchJson {
+/// Asks the kernel, and the word that a running `instep run` leaves: all of it, or what it tells everybody.
+pub(crate) fn read_dispatch(state: &Path) -> DispatchJson {
     let kernel = Probe::of(Path::new("/"), &[]);
-    let state = state_dir(state).ok();
-    let told = state.as_ref().and_then(|state| read(state.path()));
+    let told = read(state);
     let known = told.is_some();
     let enabled = kernel.state == Some(State::Enabled);
-    let gone = state.filter(|_| !known && !enabled).and_then(|state| gone(state.path()));
-    let told: InForce = told.unwrap_or_default();
+    let gone = (!known && !enabled).then(|| gone(state)).flatten();
+    let run = seen(state).filter(|_| !known);
+    let mut told: InForce = told.unwrap_or_default();
+    let scheduler = run.as_ref().and_then(|run| run.scheduler.as_ref());
+    if let Some(SeenScheduler { instep, why }) = scheduler {
+        (told.instep, told.why) = (*instep, why.clone());
+    }
     DispatchJson {
         in_force: kernel.in_force(),
         instep: told.instep && kernel.ops.as_deref().is_some_and(|ops| ops.starts_with("instep")),
         why: match &gone {
-            _ if known => told.why,
+            _ if known || scheduler.is_some() => told.why,
             Some(gone) => gone.why(),
-            None => untold(&kernel, geteuid().is_root()),
+            None => untold(&kernel),
         },
         next_attempt: told.next_attempt,
         ended: gone.map(|gone| EndedJson { pid: gone.pid, last_heard: gone.heard_at() }),
@@ -102,6 +109,7 @@ pub(crate) fn read_dispatch(state: Option<&Path>) -> DispatchJson {
         counters: told.counters,
         programs: told.programs,
         last_exit: told.last_exit,
+        seen: run,
     }
 }
 
@@ -109,7 +117,8 @@ impl DispatchJson {
     /// The node that Instep's scheduler keeps a VM on while that has room.
     pub(crate) fn home_of(&self, vm: &str) -> Option<NodeId> {
         let known = self.vms.iter().filter(|_| self.instep);
-        known.filter(|known| known.name == vm).find_map(|known| known.home_node)
+        let home = known.filter(|known| known.name == vm).find_map(|known| known.home_node);
+        home.or_else(|| self.seen.as_ref().filter(|_| self.instep)?.home_of(vm))
     }
 
     /// For people: a short line, why, and a line for each VM that Instep's scheduler knows.
@@ -173,9 +182,8 @@ fn milliseconds(ns: u64) -> humantime::FormattedDuration {
 }
 
 /// No run tells why, and whether one would change that.
-fn untold(kernel: &Probe, is_root: bool) -> String {
-    let of_user = if is_root { "" } else { " of this user (root sees the service's)" };
-    let would = format!("{UNTOLD}{of_user}; `instep run --dispatch auto` would");
+fn untold(kernel: &Probe) -> String {
+    let would = format!("{UNTOLD}; `instep run --dispatch auto` would");
     // VMs are not looked at here, so their cookies are not known.
     match plan(Mode::Auto, kernel, plan::BUILT, true) {
         LoadPlan::Load => format!("{would} load Instep's"),
@@ -227,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_vm_is_at_home_where_the_scheduler_that_is_in_force_keeps_it() {
-        let mut dispatch = read_dispatch(Some(Path::new("/nonexistent")));
+        let mut dispatch = read_dispatch(Path::new("/nonexistent"));
         let home_node = Some(NodeId(1));
         dispatch.vms = vec![VmInForce { name: "a".into(), home_node, ..VmInForce::default() }];
         dispatch.instep = true;
@@ -254,7 +262,7 @@ mod tests {
 
     #[test]
     fn cgroups_with_limits_are_listed_with_what_these_held() {
-        let mut dispatch = read_dispatch(Some(Path::new("/nonexistent")));
+        let mut dispatch = read_dispatch(Path::new("/nonexistent"));
         let limits = |dispatch: &DispatchJson| dispatch.drawn(2000).contains("CPU limits");
         assert!(!limits(&dispatch), "there are none");
         let domain = |domain, host_held_ns| DomainSeen {
@@ -289,15 +297,14 @@ mod tests {
 
     #[test]
     fn why_is_told_whoever_runs_and_when_it_is_tried_again() {
-        let mut dispatch = read_dispatch(Some(Path::new("/nonexistent")));
+        let mut dispatch = read_dispatch(Path::new("/nonexistent"));
         let would = "; `instep run --dispatch auto` would ";
         assert!(dispatch.why.starts_with(UNTOLD) && dispatch.why.contains(would));
         assert!(dispatch.drawn(2000).contains(&dispatch.why), "{}", dispatch.drawn(2000));
         let none = Probe { release: "6.1.0".into(), ..Probe::default() };
         let known = if plan::BUILT { "Linux 6.1.0 has no sched_ext" } else { "feature `kernel`" };
-        let [as_root, as_user] = [true, false].map(|is_root| untold(&none, is_root));
-        assert!(as_root.contains(known) && as_user.contains(known), "{as_root}");
-        assert!(as_user.contains("root sees") && !as_root.contains("root sees"), "{as_user}");
+        let why = untold(&none);
+        assert!(why.contains(known), "{why}");
         dispatch.why = "Instep's scheduler ended: a thread waited for too long".into();
         dispatch.next_attempt = Some("2026-11-23T08:11:15Z".into());
         let drawn = dispatch.drawn(200);

@@ -49,7 +49,7 @@ pub(super) struct PlacedJson {
     pid: Option<u32>,
     /// Whether that runs, or nobody has to: what `run --once` placed stays.
     stands: bool,
-    /// When Instep first touched one of its vCPUs, in UTC; null where the host's clock is not known.
+    /// When Instep first touched one of its vCPUs, in UTC; null where the host's clock is not known, or the journal may not be read.
     since: Option<String>,
     /// CPUs that its vCPUs could use before, all together.
     was: CpuSet,
@@ -64,17 +64,21 @@ pub(super) fn was(vcpu: &Vcpu) -> Option<&CpuSet> {
 
 /// What a VM has from Instep; `None` when nothing.
 pub(super) fn placed(observed: &Observed, vm: &Vm) -> Option<PlacedJson> {
-    let journal = observed.journal.as_ref()?;
+    let (pid, stands) = match (&observed.journal, &observed.seen) {
+        (Some(Journal { holder: Holder::Kept, .. }), _) => (None, true),
+        (Some(journal), _) => {
+            let Holder::Instance { pid, .. } = journal.holder else { return None };
+            (Some(pid), !journal.is_abandoned().unwrap_or(false))
+        }
+        (None, Some(seen)) => (Some(seen.run.instance.pid), true),
+        (None, None) => return None,
+    };
     let held: Vec<&CpuSet> = vm.vcpus.iter().filter_map(was).collect();
     let first = *held.first()?;
-    let (pid, stands) = match journal.holder {
-        Holder::Kept => (None, true),
-        Holder::Instance { pid, .. } => (Some(pid), !journal.is_abandoned().unwrap_or(false)),
-    };
     Some(PlacedJson {
         pid,
         stands,
-        since: since(observed, journal, vm),
+        since: observed.journal.as_ref().and_then(|journal| since(observed, journal, vm)),
         was: held.iter().fold(CpuSet::new(), |all, was| all.or(was)),
         was_alike: held.iter().all(|was| *was == first),
     })

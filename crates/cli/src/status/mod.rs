@@ -9,7 +9,7 @@ mod text;
 mod xen;
 
 use crate::args::StatusArgs;
-use crate::observe::{Observed, observe, state_dir};
+use crate::observe::{Observed, observe, seen_state_dir};
 use crate::text::{indented, wrapped};
 use crate::{Outcome, print, print_json};
 use dispatch::DispatchJson;
@@ -17,7 +17,7 @@ use held::{PlacedJson, RunJson};
 use instep_agent::config::Config;
 use instep_agent::dispatch::table;
 use instep_agent::observe::facts_of;
-use instep_agent::published::counted;
+use instep_agent::published::seen;
 use instep_agent::view::{self, ConflictView};
 use instep_agent::vm_settings::{Chosen, VmSettings};
 use instep_core::conflict;
@@ -79,6 +79,10 @@ struct VmJson<'a> {
     placed: Option<PlacedJson>,
     /// CPUs that it may use at most (`cpu.max` and the like); null without a quota.
     quota_cpus: Option<f64>,
+    /// Whether that quota holds for other processes, too: it is of a cgroup above the VM's own, or of one that the VM shares.
+    quota_is_shared: bool,
+    /// The file with that quota; of those for single vCPUs the first one.
+    quota_file: Option<String>,
     /// CPUs that its quota kept from it in the window; null where its vCPUs cannot be told.
     throttled_cpus: Option<f64>,
     vcpus: Vec<VcpuJson<'a>>,
@@ -117,11 +121,12 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
         config.window = window;
     }
     let is_live = args.host.root.is_none();
-    let state = state_dir(args.host.state_dir.as_deref()).ok().filter(|_| is_live);
+    let state = is_live.then(|| seen_state_dir(args.host.state_dir.as_deref()));
     let mut observed = observe(&args.host, &config, None)?;
     let mut conflicts = Conflicts::of(&observed, &trust);
     // The run has a configuration of its own.
-    if let Some(counted) = state.as_ref().and_then(|state| counted(state.path())) {
+    if let Some(run) = state.as_ref().and_then(|state| seen(state.path())) {
+        let counted = run.counted();
         conflicts.refused.retain(|vm, _| !counted.contains(vm));
     }
     let settings = all_settings(&observed, &configured);
@@ -130,8 +135,8 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
             vm.why.clone_from(why);
         }
     }
-    let has_dispatch = is_live && observed.xen.is_none();
-    let dispatch = has_dispatch.then(|| dispatch::read_dispatch(args.host.state_dir.as_deref()));
+    let of_dispatch = state.as_ref().filter(|_| observed.xen.is_none());
+    let dispatch = of_dispatch.map(|state| dispatch::read_dispatch(state.path()));
     if let Some(dispatch) = &dispatch {
         dispatch.take_held(&mut observed.snapshot);
     }
@@ -239,6 +244,8 @@ fn json<'a>(
         home_node: None,
         placed: None,
         quota_cpus: None,
+        quota_is_shared: false,
+        quota_file: None,
         throttled_cpus: None,
         vcpus: Vec::new(),
         memory_bytes_by_node: BTreeMap::new(),
@@ -284,6 +291,8 @@ fn vm_json<'a>(observed: &'a Observed, vm: &'a Vm, home_node: Option<NodeId>) ->
         home_node,
         placed: held::placed(observed, vm),
         quota_cpus: vm.quota.map(|quota| quota.0 as f64 / 1000.0),
+        quota_is_shared: facts.is_some_and(|facts| facts.quota.is_shared),
+        quota_file: facts.and_then(|facts| Some(facts.quota.file.as_ref()?.display().to_string())),
         throttled_cpus: Some(vm.throttled.milli_of(snapshot.window).0 as f64 / 1000.0),
         vcpus: vm
             .vcpus

@@ -1,12 +1,13 @@
 //! The status for people: one line per VM, its vCPUs where they are few, conflicts.
 
 use super::{AllSettings, Conflicts, held, xen};
-use crate::observe::Observed;
+use crate::observe::{Observed, quota_named};
 use crate::text::{indented, plural, printable, shortened, wrapped};
 use instep_agent::observe::facts_of;
 use instep_agent::vm_settings::Chosen;
 use instep_core::snapshot::{Vcpu, Vm};
 use instep_core::units::{Milli, Nanos, NodeId};
+use instep_host::discover::VmFacts;
 use instep_report::table::{Side, Spacing, aligned};
 use instep_xen::scan::ScanTime;
 use std::time::SystemTime;
@@ -121,8 +122,8 @@ fn vm_lines(observed: &Observed, vm: &Vm, home: Option<NodeId>, width: usize) ->
         plural(vm.vcpus.len(), "vCPU"),
         vm.busy().milli_of(snapshot.window),
         vm.steal().milli_of(snapshot.window),
-        quota(vm, snapshot.window).map_or_else(String::new, |said| format!(", {said}")),
-        memory(vm),
+        quota(vm, facts, snapshot.window).map_or_else(String::new, |said| format!(", {said}")),
+        memory_since(observed, vm),
     );
     text.push_str(&indented(&wrapped(&load, width - 2), 2));
     if let Some(uuid) = &vm.uuid {
@@ -162,10 +163,10 @@ fn throttled(vm: &Vm, window: Nanos) -> String {
 }
 
 /// The quota of a VM and what that kept from it.
-fn quota(vm: &Vm, window: Nanos) -> Option<String> {
+fn quota(vm: &Vm, facts: Option<&VmFacts>, window: Nanos) -> Option<String> {
     let throttled = vm.throttled.milli_of(window);
     match vm.quota {
-        Some(quota) => Some(format!("throttled {throttled} CPUs by its quota of {quota} CPUs")),
+        Some(quota) => Some(format!("throttled {throttled} CPUs by {}", quota_named(quota, facts))),
         None => (throttled.0 > 0).then(|| format!("throttled {throttled} CPUs")),
     }
 }
@@ -217,6 +218,14 @@ fn row(name: &str, names: usize, cells: [String; 8]) -> String {
         "{name:<names$} {pid:>8} {vcpus:>5} {used:>7} {steal:>7} {throttled:>9} {home:>4} {memory:>8} \
          {there:>5}"
     )
+}
+
+/// Its memory; where this user may not read that, as a run tells it.
+fn memory_since(observed: &Observed, vm: &Vm) -> String {
+    let is_read = facts_of(&observed.scan, vm).is_some_and(|facts| facts.memory.is_some());
+    let is_told = observed.seen.is_some() && !is_read && vm.memory_total().0 > 0;
+    let since = if is_told { " after the run's last cycle" } else { "" };
+    format!("{}{since}", memory(vm))
 }
 
 fn memory(vm: &Vm) -> String {

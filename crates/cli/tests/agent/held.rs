@@ -2,8 +2,10 @@
 
 use super::common::{list, schemas, text};
 use super::vm::{Vm, online, wait_for};
+use instep_madehost::skip;
 use serde_json::Value;
-use std::process::Stdio;
+use std::fs;
+use std::process::{Command, Stdio};
 
 fn status(vm: &Vm, args: &[&str]) -> String {
     let mut command = vm.instep(&["status", "--window", "10ms"]);
@@ -21,7 +23,7 @@ fn held(vm: &Vm) -> (Value, Value) {
 
 #[test]
 fn status_tells_what_a_run_holds_and_when_it_acts_again() {
-    if !instep_madehost::skip::may_take_long() {
+    if !skip::may_take_long() {
         return;
     }
     const UUID: &str = "6f1b3f5e-0c1a-4c9b-9a57-0d9d7b9a3c11";
@@ -76,4 +78,55 @@ fn status_tells_what_run_once_left_standing() {
     assert!(run.is_null(), "{run}");
     assert!(status(&vm, &["--vcpus"]).contains("placed by Instep (`run --once`, since "));
     assert!(vm.instep(&["restore"]).output().unwrap().status.success() && vm.is_as_found());
+}
+
+/// `instep status --json` of an ordinary user who names no state directory, where the host's run has this VM's.
+fn status_of_a_user(vm: &Vm) -> Value {
+    // The build may lie where another user cannot reach it.
+    const AS_USER: &str = "mount -t tmpfs tmpfs /run && mkdir /run/instep && mount --bind \"$1\" /run/instep && \
+        cp \"$0\" /run/program && exec setpriv --reuid nobody --regid nogroup --clear-groups \
+        env -u XDG_RUNTIME_DIR /run/program status --json --window 10ms";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", AS_USER, env!("CARGO_BIN_EXE_instep")]).arg(vm.state());
+    let ran = command.output().unwrap();
+    let all = serde_json::from_slice(&ran.stdout);
+    let all: Value = all.unwrap_or_else(|error| panic!("{error}: {ran:?}"));
+    schemas::check(&all);
+    all
+}
+
+#[test]
+fn status_tells_users_what_a_run_tells_everybody() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::note("only root can act as another user");
+    }
+    let Some(vm) = Vm::start("seen") else { return };
+    fs::create_dir(vm.state()).unwrap();
+    assert!(status_of_a_user(&vm)["run"].is_null());
+    let mut running = vm.placed_by(vm.mending(&["--interval", "1h"]).stdout(Stdio::null()));
+    wait_for("a run that is published", || vm.state().join("host.json").exists());
+    // Its first cycle may have been published before the vCPUs were bound to one CPU.
+    let mut all = Value::Null;
+    wait_for("the placement as a user sees it", || {
+        all = status_of_a_user(&vm);
+        list(&all, "vms").iter().any(|it| it["name"] == *vm.name && !it["placed"].is_null())
+    });
+    let it = list(&all, "vms").iter().find(|it| it["name"] == *vm.name).unwrap();
+    let pid = Value::from(running.child.id());
+    assert_eq!((&it["placed"]["pid"], &all["run"]["pid"]), (&pid, &pid), "{all}");
+    assert_eq!(it["placed"]["was"], serde_json::json!([online()[0]]), "{it}");
+    let memory = it["memory_bytes_by_node"].as_object().unwrap();
+    assert!(memory.values().any(|bytes| bytes.as_u64() > Some(0)), "the run's reading: {it}");
+    let why = text(&all["dispatch"], "why");
+    assert!(why.contains("was not asked for"), "{why}");
+    assert!(!all["warnings"].to_string().contains("original affinities"), "{}", all["warnings"]);
+    assert_eq!(running.terminate(), Some(0));
+
+    // Only root may read of what it placed once, and nobody else takes that for an operator's binding.
+    let mut once = vm.instep(&["run", "--once", "--window", "10ms", "--mend-conflicts"]);
+    once.args(["--include-pinned", "--no-memory", "--vm", &vm.name]);
+    assert!(once.output().unwrap().status.success() && !vm.is_as_found());
+    let all = status_of_a_user(&vm);
+    assert!(all["warnings"].to_string().contains("original affinities are unknown"), "{all}");
+    assert!(vm.instep(&["restore"]).output().unwrap().status.success());
 }

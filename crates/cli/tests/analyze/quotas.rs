@@ -133,6 +133,18 @@ fn a_quota_above_the_vm_is_not_called_its_own() {
         is_above: true,
         ..quota_of_vm(150_000_000)
     };
+    let session = "/sys/fs/cgroup/user.slice/user-0.slice/session-1.scope/cpu.max";
+    let shared = Throttled {
+        file: Some(session.to_owned()),
+        is_above: false,
+        is_shared: true,
+        ..its.clone()
+    };
+    let found = findings(&throttled_by(OTHER, shared), "vm-10");
+    let said = &found[0].1;
+    let whose = "throttled by the quota of a cgroup that it shares with others, of 150 %: ";
+    assert!(said.contains(whose) && !said.contains("virsh"), "{said}");
+    assert!(said.ends_with(&format!("`echo max > {session}` takes it away.")), "{said}");
     let found = findings(&throttled_by(OTHER, its), "vm-10");
     let said = &found[0].1;
     assert!(said.contains("throttled by a quota above its cgroup, of 150 %: "), "{said}");

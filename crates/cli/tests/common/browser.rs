@@ -54,27 +54,32 @@ document.getElementById("shapes").textContent = shapes.join("\n");
 document.querySelectorAll("[hidden]").forEach(part => part.remove());
 }</script></body>"#;
 
-/// Shows the page in a browser; notes the reason and gives nothing where there is none.
+/// What Chromium prints with these arguments more; notes that there is none, and gives nothing then. Its profile is in `dir`.
+pub(crate) fn run_chromium(dir: &Path, more: impl FnOnce(&mut Command)) -> Option<String> {
+    let mut command = Command::new("timeout");
+    command.args(["60", "chromium", "--headless", "--no-sandbox", "--disable-gpu"]);
+    command.arg(format!("--user-data-dir={}", dir.join("profile").display()));
+    more(&mut command);
+    let output = command.stdin(Stdio::null()).output().expect("timeout(1)");
+    // What timeout(1) says of a program that it does not find.
+    if output.status.code() == Some(127) {
+        skip::note("no chromium here: what the page shows is not looked at");
+        return None;
+    }
+    let (shown, errors) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "chromium is here and fails: {}: {errors}", output.status);
+    Some(String::from_utf8_lossy(shown).into_owned())
+}
+
+/// Shows the page in a browser; notes that there is none, and gives nothing then.
 pub(crate) fn rendered(page: &Path) -> Option<Rendered> {
     let dir = tempfile::tempdir().unwrap();
     let sampled = dir.path().join("page.html");
     fs::write(&sampled, fs::read_to_string(page).unwrap().replace("</body>", SAMPLER)).unwrap();
-    let profile = format!("--user-data-dir={}", dir.path().join("profile").display());
-    let output = Command::new("timeout")
-        .args(["60", "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"])
-        .args(["--virtual-time-budget=3000", "--window-size=1280,900", &profile])
-        .arg(format!("file://{}", sampled.display()))
-        .stdin(Stdio::null())
-        .output();
-    let dom = match output {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).into_owned()
-        }
-        _ => {
-            skip::note("chromium cannot be run: what the page shows is not looked at");
-            return None;
-        }
-    };
+    let dom = run_chromium(dir.path(), |command| {
+        command.args(["--dump-dom", "--virtual-time-budget=3000", "--window-size=1280,900"]);
+        command.arg(format!("file://{}", sampled.display()));
+    })?;
     let body = dom.split_once("<body").and_then(|(_, body)| body.split_once("<script")).unwrap().0;
     let mut text = String::new();
     for part in body.split('<').skip(1) {

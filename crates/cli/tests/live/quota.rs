@@ -84,6 +84,15 @@ fn time_that_a_quota_takes_is_told_by_status_and_analyze() {
     let shown = stage.instep(&["status", "--window", "500ms"]).stdout;
     let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(words.contains("by its quota of 0.20 CPUs"), "{shown}");
+    // Beside another process the cgroup is not the VM's own, as in a user's session.
+    let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    assert!(limited.write("cgroup.procs", &other.id().to_string()));
+    let shown = stage.instep(&["status", "--window", "10ms"]).stdout;
+    let words = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    let path = limited.dir.join(limited.file).display().to_string();
+    let shared = format!("by the quota of 0.20 CPUs that it shares with others ({path})");
+    other.kill().and_then(|()| other.wait()).unwrap();
+    assert!(words.contains(&shared), "{shown}");
     let file = stage.file("limited.instep");
     let file = file.to_str().unwrap();
     let recorded = instep(&["record", "-d", "3s", "-o", file]);

@@ -58,6 +58,11 @@ fn loads_are_those_of_schedstat() {
     assert!((3e9..=wall).contains(&window), "{window} of {wall}");
     // Instep's own window for a thread is not exactly that of the scan, but no shorter than this.
     let shortest = window - (wall - window);
+    if shortest < window / 2.0 {
+        return skip::note(&format!(
+            "the machine is too busy: readings around a window of {window} ns are {wall} ns apart and bound nothing"
+        ));
+    }
     for (index, vcpu) in list(vm_of(&status, &guest), "vcpus").iter().enumerate() {
         let told = |key: &str| vcpu[key].as_f64().unwrap();
         let ran = (after[index].0 - before[index].0) as f64;

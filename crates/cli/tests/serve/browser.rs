@@ -41,8 +41,19 @@ fn write_message(pipe: &mut File, message: &Value) -> std::io::Result<()> {
 }
 
 impl Browser {
-    /// Opens this address; `None`, with a note, where Chromium cannot be run. Its files are in `dir`.
+    /// Opens this address; `None`, with a note, where there is no Chromium. Its files are in `dir`.
     pub(crate) fn open(dir: &Path, address: &str) -> Option<Self> {
+        let opened = Self::open_by("chromium", dir, address);
+        let browser =
+            opened.unwrap_or_else(|why| panic!("chromium is here and does not work: {why}"));
+        if browser.is_none() {
+            skip::note("no chromium here: what the page shows is not looked at");
+        }
+        browser
+    }
+
+    /// The same by the browser of this name; `None` where there is none.
+    fn open_by(program: &str, dir: &Path, address: &str) -> Result<Option<Self>, String> {
         let pipe = |name: &str| {
             let path = dir.join(name);
             mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -51,11 +62,13 @@ impl Browser {
             (path, open)
         };
         let ((to, requests), (from, answers)) = (pipe("requests"), pipe("answers"));
-        let script = "exec timeout 120 chromium --headless --no-sandbox --disable-gpu --remote-debugging-pipe \
+        let script = "exec timeout 120 \"$3\" --headless --no-sandbox --disable-gpu --remote-debugging-pipe \
             --user-data-dir=\"$2\" about:blank 3<\"$0\" 4>\"$1\"";
         let mut start = Command::new("sh");
-        start.args(["-c", script]).args([to, from, dir.join("profile")]);
-        let child = start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        start.args(["-c", script]).args([to, from, dir.join("profile")]).arg(program);
+        let errors = dir.join("errors");
+        start.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&errors).unwrap());
+        let child = start.spawn().unwrap();
         let (sender, receiver) = channel();
         std::thread::spawn(move || {
             for message in BufReader::new(answers).split(0).map_while(Result::ok) {
@@ -65,21 +78,26 @@ impl Browser {
                 }
             }
         });
-        let mut browser = Self {
-            child: child.ok()?,
-            requests,
-            answers: receiver,
-            session: String::new(),
-            count: 0,
-        };
-        let Ok(target) = browser.ask("Target.createTarget", json!({"url": address})) else {
-            skip::note("chromium cannot be run: what the page shows is not looked at");
-            return None;
+        let mut browser =
+            Self { child, requests, answers: receiver, session: String::new(), count: 0 };
+        let target = match browser.ask("Target.createTarget", json!({"url": address})) {
+            Ok(target) => target,
+            // What timeout(1) says of a program that it does not find.
+            Err(_) if browser.exit_status() == Some(127) => return Ok(None),
+            Err(why) => {
+                let said = std::fs::read_to_string(&errors).unwrap_or_default();
+                return Err(format!("{why}, exit status {:?}: {said}", browser.exit_status()));
+            }
         };
         let attach = json!({"targetId": target["targetId"], "flatten": true});
         let session = browser.does("Target.attachToTarget", attach);
         session["sessionId"].as_str().unwrap().clone_into(&mut browser.session);
-        Some(browser)
+        Ok(Some(browser))
+    }
+
+    /// The exit status of a browser that has ended by itself.
+    fn exit_status(&mut self) -> Option<i32> {
+        self.child.try_wait().ok()??.code()
     }
 
     /// What it answers to a method; an error is its own, or that it ended or says nothing.
@@ -127,4 +145,14 @@ impl Browser {
         let size = json!({"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": false});
         self.does("Emulation.setDeviceMetricsOverride", size);
     }
+}
+
+#[test]
+fn browser_that_fails_is_not_taken_for_an_absent_one() {
+    let open = |program: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        Browser::open_by(program, dir.path(), "about:blank").map(|browser| browser.is_some())
+    };
+    assert_eq!(open("no-such-browser"), Ok(false));
+    assert!(open("false").unwrap_err().contains("exit status Some(1)"));
 }

@@ -12,6 +12,9 @@ mod page;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../agent/prometheus.rs"]
 mod prometheus;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../common/browser.rs"]
+mod rendering;
 mod requests;
 mod server;
 #[allow(dead_code, reason = "other tests use the rest")]

@@ -1,14 +1,13 @@
 //! A real run as it is shown: in JSON, to Prometheus and in a browser.
 
 use super::prometheus::{Prometheus, results};
+use super::rendering;
 use super::server::Server;
 use super::vm::{Run, Vm, wait_for};
-use instep_madehost::skip;
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// A name with markup.
 const MARKUP: &str = "<b class>x</b>&amp;'";
@@ -142,25 +141,11 @@ fn prometheus_scrapes_the_server() {
     });
 }
 
-/// What Chromium makes of an address: its document with `--dump-dom`, or nothing, with a note, where it cannot be run.
+/// What Chromium makes of an address: its document with `--dump-dom`, or nothing, with a note, where there is none.
 fn chromium(dir: &Path, more: &[&str], address: &str) -> Option<String> {
-    let profile = format!("--user-data-dir={}", dir.join("profile").display());
-    let output = Command::new("timeout")
-        .args(["60", "chromium", "--headless", "--no-sandbox", "--disable-gpu", &profile])
-        .args(["--virtual-time-budget=5000"])
-        .args(more)
-        .arg(address)
-        .stdin(Stdio::null())
-        .output();
-    match output {
-        Ok(output) if output.status.success() => {
-            Some(String::from_utf8_lossy(&output.stdout).into_owned())
-        }
-        _ => {
-            skip::note("chromium cannot be run: what the page shows is not looked at");
-            None
-        }
-    }
+    rendering::run_chromium(dir, |command| {
+        command.arg("--virtual-time-budget=5000").args(more).arg(address);
+    })
 }
 
 #[test]

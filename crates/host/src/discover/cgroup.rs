@@ -332,8 +332,13 @@ impl Hierarchies {
             .or_else(|| effective(&cpuset, "cpuset.cpus", reader))
     }
 
-    /// The CPU quota of a VM with these vCPUs in the cgroups `of`, and in those above and below.
-    pub(super) fn quota(&self, of: &Membership, vcpus: &[VcpuFacts], reader: &mut Reader) -> Quota {
+    /// The CPU quota of the VM of this process with these vCPUs in the cgroups `of`, and in those above and below.
+    pub(super) fn quota(
+        &self,
+        of: &Membership,
+        (pid, vcpus): (u32, &[VcpuFacts]),
+        reader: &mut Reader,
+    ) -> Quota {
         let levels = |(mount, path): (&Option<PathBuf>, &Option<String>)| -> Vec<PathBuf> {
             let (Some(mount), Some(path)) = (mount, path) else { return Vec::new() };
             let dir = mount.join(path.trim_matches('/'));
@@ -346,7 +351,7 @@ impl Hierarchies {
             files.any(|file| file.exists())
         };
         let levels = both.find(has_cpu).unwrap_or_default();
-        quota::read(&levels, &mut vcpus.iter().map(|vcpu| vcpu.index), reader)
+        quota::read(&levels, (pid, &mut vcpus.iter().map(|vcpu| vcpu.index)), reader)
     }
 
     /// How long the cgroups of a process, by the text of its `cgroup` file, and those above were stopped by

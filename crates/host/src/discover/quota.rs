@@ -6,12 +6,15 @@
 //! above stops other VMs, too, and its time counts for each of them: that is at most what the VM's vCPUs waited,
 //! which callers see to.
 
+use super::cgroup::told_by_path;
 use super::files::Reader;
 use instep_core::units::{Milli, Nanos};
 use std::path::{Path, PathBuf};
 
 /// The most that is read of a file.
 const MAX_FILE: usize = 16 << 10;
+/// The most that is read of the processes of a cgroup.
+const MAX_PROCESSES: usize = 64 << 10;
 
 /// The files with a quota, of version 2 and 1.
 pub(super) const FILES: [&str; 2] = ["cpu.max", "cpu.cfs_quota_us"];
@@ -25,6 +28,9 @@ pub struct Quota {
     pub file: Option<PathBuf>,
     /// Whether that is the file of a cgroup above the VM's own.
     pub is_above: bool,
+    /// Whether the quota holds for other processes, too: that cgroup is above the VM's own, or the VM has none of its own, as in a
+    /// user's session.
+    pub is_shared: bool,
     /// Time since the cgroups were made, summed over CPUs, in which they were throttled.
     pub throttled: Nanos,
     /// How much of that cgroups counted that hold one vCPU each.
@@ -33,10 +39,10 @@ pub struct Quota {
     pub times: u64,
 }
 
-/// The quota of a VM with these vCPUs in the cgroups `levels`, its own first and those above it after.
+/// The quota of the VM of this process with these vCPUs in the cgroups `levels`, its own first and those above it after.
 pub(super) fn read(
     levels: &[PathBuf],
-    vcpus: &mut dyn Iterator<Item = u32>,
+    (pid, vcpus): (u32, &mut dyn Iterator<Item = u32>),
     reader: &mut Reader,
 ) -> Quota {
     let mut least = Quota::default();
@@ -55,7 +61,19 @@ pub(super) fn read(
         least.of_vcpus = all.throttled;
         least.limit(all);
     }
+    let is_of_own = least.file.as_deref().and_then(Path::parent) == Some(own);
+    least.is_shared = least.is_above || is_of_own && has_others(own, pid, reader);
     least
+}
+
+/// Whether a cgroup holds processes that do not belong to the VM of this one: no manager made it for that VM alone.
+fn has_others(dir: &Path, pid: u32, reader: &mut Reader) -> bool {
+    if dir.to_str().is_some_and(|path| told_by_path(path).0.is_some()) {
+        return false;
+    }
+    let is_other = |line: &str| line.trim().parse().is_ok_and(|other: u32| other != pid);
+    let processes = reader.text(&dir.join("cgroup.procs"), MAX_PROCESSES);
+    processes.is_some_and(|text| text.lines().any(is_other))
 }
 
 impl Quota {
@@ -165,7 +183,7 @@ mod tests {
     }
 
     fn of(levels: &[PathBuf], vcpus: u32) -> Quota {
-        read(levels, &mut (0..vcpus), &mut Reader::default())
+        read(levels, (7, &mut (0..vcpus)), &mut Reader::default())
     }
 
     #[test]
@@ -196,6 +214,24 @@ mod tests {
         assert_eq!((found.quota, found.throttled), (Some(Milli(1000)), Nanos(7000)));
         assert_eq!(found.of_vcpus, Nanos(0));
         assert_eq!((found.file, found.is_above), (Some(slice.join("cpu.max")), true));
+    }
+
+    #[test]
+    fn quota_is_shared_where_its_cgroup_holds_others() {
+        let dir = instep_madehost::scratch_dir().unwrap();
+        let slice = dir.path().join("user.slice");
+        let [session, libvirt] =
+            ["session-1.scope", "machine-qemu\\x2d3\\x2dweb.scope"].map(|name| slice.join(name));
+        for at in [&session, &libvirt] {
+            write(at, &[("cpu.max", "20000 100000\n"), ("cgroup.procs", "7\n8\n")]);
+        }
+        let is_shared = |at: &PathBuf| of(&[at.clone(), slice.clone()], 0).is_shared;
+        assert!(is_shared(&session));
+        assert!(!is_shared(&libvirt), "what is beside the VM there is a helper of it");
+        write(&session, &[("cgroup.procs", "7\n")]);
+        assert!(!is_shared(&session));
+        write(&slice, &[("cpu.max", "10000 100000\n")]);
+        assert!(is_shared(&session), "the one above is less");
     }
 
     #[test]

@@ -389,7 +389,7 @@ impl Scanner {
             owner,
             identified_by: known.source,
             read_at,
-            quota: self.hierarchies.quota(&membership, &vcpus, &mut self.reader),
+            quota: self.hierarchies.quota(&membership, (monitor.pid, &vcpus), &mut self.reader),
             vcpus,
             emulators,
             memory: None,

@@ -117,9 +117,12 @@ pub fn machine_with(name: &str, numbers: &Table) -> Result<Params, String> {
             let given = table.get_mut(part).and_then(|part| part.get_mut(word)?.get_mut("is"));
             let given = given.filter(|_| part != "host");
             let given = given.ok_or_else(|| no(&format!("{part}.{word}")))?;
-            if !given.same_type(value) {
-                let (is, wanted) = (value.type_str(), given.type_str());
-                return Err(format!("machine {name}: {part}.{word} is no {wanted}, but {is}"));
+            let is_count = |value: &Value| value.as_integer().is_some_and(|number| number >= 0);
+            if !given.same_type(value) || given.is_integer() && !is_count(value) {
+                return Err(format!(
+                    "machine {name}: {part}.{word} is to be {}, not {value}",
+                    described(given)
+                ));
             }
             *given = value.clone();
         }
@@ -139,6 +142,17 @@ pub fn machine_with(name: &str, numbers: &Table) -> Result<Params, String> {
         virtualisation: file.guest.virtualisation,
         guest_tick: GuestTick { period: file.guest.tick, cost: file.guest.tick_cost },
     })
+}
+
+/// What stands in the place of this value, in words, with it as an example.
+fn described(value: &Value) -> String {
+    let kind = match value {
+        Value::Boolean(_) => "true or false",
+        Value::Integer(_) => "a whole number that is not negative",
+        Value::Float(_) => "a number",
+        _ => "text",
+    };
+    format!("{kind}, such as {value}")
 }
 
 /// The shape of a machine.

@@ -90,10 +90,14 @@ mod tests {
             ("costs.fotex = \"7us\"", "costs.fotex: a machine has no such number"),
             ("host.cores = 7", "host.cores: a machine has no such number"),
             ("costs = 7", "costs: a machine has no such number"),
-            ("costs.futex = 7", "machine xen-6: "),
+            ("costs.futex = 7", "machine xen-6: costs.futex is to be text, such as \""),
+            ("noise.on = 1", "machine xen-6: noise.on is to be true or false, such as "),
+            ("polling.grow = -1", "polling.grow is to be a whole number that is not negative"),
         ] {
             let error = with(text).unwrap_err();
             assert!(error.contains(said), "{error}");
+            let types = ["string", "integer", "boolean", "u64", "u32"];
+            assert!(types.iter().all(|name| !error.contains(name)), "{error}");
         }
     }
 

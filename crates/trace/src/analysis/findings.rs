@@ -145,10 +145,14 @@ fn throttled(vm: &AnalysedVm, sums: &Sums) -> Option<AnalysisFinding> {
     let quota = its.quota_milli_cpus.map_or_else(String::new, |quota| {
         format!(" of {}", percent(quota, 1000).replace(".0 %", " %"))
     });
-    let whose = if its.is_above { "a quota above its cgroup," } else { "its own quota" };
+    let whose = match (its.is_above, its.is_shared) {
+        (true, _) => "a quota above its cgroup,",
+        (false, true) => "the quota of a cgroup that it shares with others,",
+        (false, false) => "its own quota",
+    };
     let raise = match &its.file {
-        Some(file) if its.is_above => format!(
-            "That stops all below together. `echo {} > {}` takes it away.",
+        Some(file) if its.is_shared => format!(
+            "That stops all in it and below together. `echo {} > {}` takes it away.",
             none(file),
             quoted(file)
         ),

@@ -232,6 +232,8 @@ pub struct ThrottledReport {
     pub file: Option<String>,
     /// Whether that is of a cgroup above the VM's own, and the quota of other VMs, too.
     pub is_above: bool,
+    /// Whether it holds for other processes than the VM's, too: as it is above, or as the VM has no cgroup of its own.
+    pub is_shared: bool,
 }
 
 /// Allocation periods (systems.md, 5), with a share by weight. `None` where no period is whole, and as

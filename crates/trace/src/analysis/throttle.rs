@@ -116,6 +116,8 @@ pub(super) fn separate(
         quota_milli_cpus: by.quota_milli_cpus,
         file: by.file.clone(),
         is_above: by.is_above,
+        // Recordings of earlier versions tell the first one only.
+        is_shared: by.is_shared || by.is_above,
     });
 }
 

@@ -97,6 +97,8 @@ pub struct Throttled {
     pub file: Option<String>,
     /// Whether that is of a cgroup above the VM's own.
     pub is_above: bool,
+    /// Whether it holds for other processes than the VM's, too.
+    pub is_shared: bool,
     /// Time in which it was throttled, summed over CPUs.
     pub throttled_ns: u64,
     /// How much of that cgroups counted that hold one vCPU each.
