@@ -31,9 +31,6 @@ pub(super) struct Plan<'a> {
     /// Where each unit is taken to be in force.
     pub(super) current: Vec<Option<Spot>>,
     pub(super) state: State,
-    /// By kind of units the emptiest of their spots that are alike, and after how many moves that was.
-    emptiest: Vec<(usize, Vec<Spot>)>,
-    moves: usize,
 }
 
 /// Where units are.
@@ -46,8 +43,6 @@ pub(super) struct State {
     /// By cell, and what each loses with it.
     loads: Vec<Load>,
     costs: Vec<[i64; 3]>,
-    /// Each load in thousandths of what the CPUs of the cell can do.
-    used: Vec<i64>,
 }
 
 impl<'a> Plan<'a> {
@@ -60,41 +55,26 @@ impl<'a> Plan<'a> {
     ) -> Self {
         let costs = host.cells.iter().zip(&fixed).map(|(cell, load)| cell.cost(load)).collect();
         let (at, shares) = (vec![None; units.len()], vec![Vec::new(); units.len()]);
-        let used = host.cells.iter().zip(&fixed);
-        let used = used.map(|(cell, load)| load.sum * 1000 / cell.capacity).collect();
-        let state = State { at, shares, loads: fixed, costs, used };
+        let state = State { at, shares, loads: fixed, costs };
         let current = units.iter().map(|unit| unit.current).collect();
-        let emptiest = vec![(usize::MAX, Vec::new()); spots.kinds()];
-        Self { host, spots, units, current, state, emptiest, moves: 0 }
+        Self { host, spots, units, current, state }
     }
 
     /// The load of a spot, in thousandths of what its CPUs can do.
     fn used(&self, spot: Spot) -> i64 {
-        let cells = &self.spots.areas[spot].cells;
-        cells.iter().map(|cell| self.state.used[*cell]).sum::<i64>() / cells.len() as i64
+        let area = &self.spots.areas[spot];
+        area.cells.iter().map(|cell| self.state.loads[*cell].sum).sum::<i64>() * 1000
+            / area.capacity
     }
 
-    /// Notes that units are elsewhere or divided otherwise.
-    pub(super) fn note_move(&mut self) {
-        self.moves += 1;
-    }
-
-    /// Looks for the emptiest of the spots that are alike for this unit, if units have moved since.
-    pub(super) fn find_emptiest(&mut self, unit: usize) {
-        let own = &self.units[unit];
-        if self.emptiest[own.kind].0 != self.moves {
-            let emptiest = |alike: &Vec<Spot>| match alike[..] {
-                [only] => Some(only),
-                _ => alike.iter().copied().min_by_key(|spot| self.used(*spot)),
-            };
-            let found = own.options.iter().filter_map(emptiest).collect();
-            self.emptiest[own.kind] = (self.moves, found);
-        }
-    }
-
-    /// Those that were found.
-    pub(super) fn emptiest(&self, unit: usize) -> impl Iterator<Item = Spot> + '_ {
-        self.emptiest[self.units[unit].kind].1.iter().copied()
+    /// The spots to look at for a unit: where it is in force, and of those that are alike the emptiest.
+    pub(super) fn candidates(&self, unit: usize) -> impl Iterator<Item = Spot> + '_ {
+        let emptiest = |alike: &Vec<Spot>| match alike[..] {
+            [only] => Some(only),
+            _ => alike.iter().copied().min_by_key(|spot| self.used(*spot)),
+        };
+        let found = self.units[unit].options.iter().filter_map(emptiest);
+        self.current[unit].into_iter().chain(found)
     }
 
     /// The demand on each node, milli.
@@ -144,7 +124,6 @@ impl<'a> Plan<'a> {
             let load = change(self.state.loads[*cell], &self.units[unit].load.part(*share));
             self.state.loads[*cell] = load;
             self.state.costs[*cell] = self.host.cells[*cell].cost(&load);
-            self.state.used[*cell] = load.sum * 1000 / self.host.cells[*cell].capacity;
         }
     }
 
@@ -175,18 +154,6 @@ impl<'a> Plan<'a> {
         unit.load.sum / if unit.options.len() == 1 { 2 } else { 1 }
     }
 
-    /// What a unit that is not placed would lose at least by siblings in different caches: no cell has a greater
-    /// part of it than the emptiest. Many cells are left out by this without dividing it over them.
-    fn least_spread(&self, unit: usize, spot: Spot) -> i64 {
-        let (area, own) = (&self.spots.areas[spot], self.fills(unit));
-        let free = area.cells.iter().map(|cell| self.free(*cell));
-        let (all, most) = free.fold((0, 0), |(all, most), free| (all + free, free.max(most)));
-        // Each cell's part of what it fills is rounded down.
-        let all = (all + own - area.cells.len() as i64).max(1);
-        let share = (most + own * area.most / area.capacity) * 1000 / all + 1;
-        self.lost_apart(unit, share.min(1000))
-    }
-
     /// What all lose more when a unit that is not placed is put on a spot, by terms, if the loads there are
     /// so many deviations off; perhaps only a part of it where that is `limit` or more.
     pub(super) fn terms(&self, unit: usize, spot: Spot, deviations: i64, limit: i64) -> Terms {
@@ -195,9 +162,7 @@ impl<'a> Plan<'a> {
         let mut terms = [remote, moving, devices, 0, 0, 0, 0];
         let mut sum = remote + moving + devices;
         if sum < limit && self.cells_of(spot) > 1 {
-            let least = self.least_spread(unit, spot);
-            let divides = sum + least < limit;
-            terms[6] = if divides { self.spread(unit, self.shares_on(unit, spot)) } else { least };
+            terms[6] = self.spread(unit, self.shares_on(unit, spot));
             sum += terms[6];
         }
         for (cell, share) in self.shares_on(unit, spot) {
@@ -248,11 +213,7 @@ impl<'a> Plan<'a> {
 
     /// What a unit loses by siblings in different caches, divided over cells like this.
     fn spread(&self, unit: usize, shares: impl Iterator<Item = (usize, i64)>) -> i64 {
-        self.lost_apart(unit, shares.map(|(_, share)| share * share / 1000).sum())
-    }
-
-    /// The same with this many thousandths of its siblings in the same cache on average.
-    fn lost_apart(&self, unit: usize, together: i64) -> i64 {
+        let together: i64 = shares.map(|(_, share)| share * share / 1000).sum();
         self.units[unit].weighted / 1000 * SPREAD / 1000 * (1000 - together)
     }
 }

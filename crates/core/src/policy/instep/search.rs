@@ -65,7 +65,6 @@ fn divide(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>], times: usize
             plan.put(unit, spot);
         }
     }
-    plan.note_move();
 }
 
 /// Moves units until nothing is gained by it.
@@ -94,7 +93,6 @@ fn explore(plan: &mut Plan, order: &[usize]) {
     for (unit, spot) in changes.iter().cycle().take(EXPLORED / changes.len().max(1)) {
         plan.take(*unit);
         plan.put(*unit, *spot);
-        plan.note_move();
         for other in order.iter().filter(|other| *other != unit) {
             move_one(plan, *other);
         }
@@ -105,7 +103,6 @@ fn explore(plan: &mut Plan, order: &[usize]) {
             (best, since) = ((loss, plan.state.clone()), 0);
         } else {
             plan.state = best.1.clone();
-            plan.note_move();
         }
         if since > changes.len() {
             break;
@@ -130,20 +127,13 @@ pub(super) fn loss_on(plan: &mut Plan, spots: &[Spot]) -> i64 {
 /// The spot where a unit that is not placed would cost least if it were not on `spot`: on other nodes if
 /// that is possible.
 pub(super) fn second_best(plan: &mut Plan, unit: usize, spot: Spot) -> Option<Spot> {
-    plan.find_emptiest(unit);
-    let plan = &*plan;
     let nodes = |spot: Spot| plan.spots.areas[spot].nodes;
     let of = |same: bool| {
-        let others = candidates(plan, unit).filter(|other| *other != spot);
+        let others = plan.candidates(unit).filter(|other| *other != spot);
         let others = others.filter(|other| (nodes(*other) == nodes(spot)) == same);
         cheapest(plan, unit, others, (None, i64::MAX), false)
     };
     of(false).or_else(|| of(true))
-}
-
-/// The spots to look at for a unit: where it is in force, and of those that are alike the emptiest.
-fn candidates(plan: &Plan, unit: usize) -> impl Iterator<Item = Spot> {
-    plan.current[unit].into_iter().chain(plan.emptiest(unit))
 }
 
 /// The spot on which a unit that is not placed costs least, the earliest of equals, unless it costs as little
@@ -156,13 +146,9 @@ fn cheapest(
     noise: bool,
 ) -> Option<Spot> {
     for spot in spots {
-        // What is not cheaper without what noise adds is not cheaper with it; where it is in force, less.
-        let adds = noise && plan.current[unit].is_some_and(|current| current != spot);
-        if !adds || plan.price(unit, spot, false, best.1) < best.1 {
-            let price = plan.price(unit, spot, noise, best.1);
-            if price < best.1 {
-                best = (Some(spot), price);
-            }
+        let price = plan.price(unit, spot, noise, best.1);
+        if price < best.1 {
+            best = (Some(spot), price);
         }
     }
     best.0
@@ -170,15 +156,12 @@ fn cheapest(
 
 /// Moves a unit where it costs least, if that is elsewhere.
 fn move_one(plan: &mut Plan, unit: usize) -> bool {
-    plan.find_emptiest(unit);
     let now = plan.take(unit);
     let price = now.map_or(i64::MAX, |now| plan.price(unit, now, true, i64::MAX));
-    let others = candidates(plan, unit).filter(|spot| Some(*spot) != now);
+    let others = plan.candidates(unit).filter(|spot| Some(*spot) != now);
     let spot = cheapest(plan, unit, others, (now, price), true).unwrap_or(plan.units[unit].wide);
     plan.put(unit, spot);
     let moves = now != Some(spot);
-    if moves {
-        plan.note_move();
-    }
+    if moves {}
     moves
 }

@@ -15,9 +15,8 @@ pub(super) struct Area {
     /// The number of this set of nodes.
     pub(super) nodes: usize,
     pub(super) cpus: CpuSet,
-    /// Work that all its CPUs together do, milli, and those of one cell at most.
+    /// Work that all its CPUs together do, milli.
     pub(super) capacity: i64,
-    pub(super) most: i64,
 }
 
 /// What a unit needs: CPUs that its vCPUs may use, how many those are, and bytes.
@@ -34,7 +33,7 @@ pub(super) struct Spots {
     pub(super) homes: Vec<Home>,
     known: BTreeMap<Vec<usize>, Spot>,
     nodes: BTreeMap<Vec<usize>, usize>,
-    shared: BTreeMap<Need, (usize, Rc<Options>)>,
+    shared: BTreeMap<Need, Rc<Options>>,
 }
 
 impl Spots {
@@ -52,37 +51,31 @@ impl Spots {
             self.homes.push(Home::new(host, &places));
         }
         let cpus = cells.iter().fold(CpuSet::new(), |all, cell| all.or(&host.cells[*cell].cpus));
-        let each = cells.iter().map(|cell| host.cells[*cell].capacity);
-        let (capacity, most) = (each.clone().sum(), each.max().unwrap_or(0));
-        self.areas.push(Area { cells: cells.clone(), places, nodes, cpus, capacity, most });
+        let capacity = cells.iter().map(|cell| host.cells[*cell].capacity).sum();
+        self.areas.push(Area { cells: cells.clone(), places, nodes, cpus, capacity });
         self.known.insert(cells, self.areas.len() - 1);
         self.areas.len() - 1
     }
 
     /// The spots that offer a CPU per vCPU and room for the memory: from each cell on as few side by side
     /// as fit, as few as have a core per vCPU, and one more; each node, and the nearest nodes that are
-    /// needed; and everything usable. With a number of these options.
+    /// needed; and everything usable.
     pub(super) fn options(
         &mut self,
         host: &Host,
         may: &[CpuSet],
         vcpus: usize,
         memory: u64,
-    ) -> (usize, Rc<Options>) {
+    ) -> Rc<Options> {
         // Memory that any node has room for makes no difference.
         let least = host.places.iter().map(|place| place.memory).min().unwrap_or(0);
         let need = (may.to_vec(), vcpus, if memory <= least { 0 } else { memory });
         if let Some(options) = self.shared.get(&need) {
             return options.clone();
         }
-        let options = (self.shared.len(), Rc::new(self.find(host, &need)));
+        let options = Rc::new(self.find(host, &need));
         self.shared.insert(need, options.clone());
         options
-    }
-
-    /// How many kinds of units there are by their options.
-    pub(super) fn kinds(&self) -> usize {
-        self.shared.len()
     }
 
     fn find(&mut self, host: &Host, need: &Need) -> Options {

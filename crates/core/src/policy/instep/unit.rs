@@ -39,8 +39,6 @@ pub(super) struct Unit {
     /// All it may use. A vCPU there has everything it is permitted.
     pub(super) wide: Spot,
     pub(super) options: Rc<Options>,
-    /// The number of these options.
-    pub(super) kind: usize,
     /// Where Instep placed it before, if that is still open to it.
     pub(super) current: Option<Spot>,
     /// What it loses by where its memory and devices are, by number of the set of nodes.
@@ -173,7 +171,7 @@ fn unit(
     let bytes = memory.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
     let configured = guest_node.map_or(0, |node| vm.guest_nodes[node].memory.0);
     let needed = if bytes == 0 { configured } else { bytes };
-    let (kind, options) = spots.options(host, &may, vcpus.len(), needed);
+    let options = spots.options(host, &may, vcpus.len(), needed);
     let Some(wide) = options.last().map(|wide| wide[0]) else {
         let (vcpu, cpus) = (vm.vcpus[vcpus[0]].index, may[0].clone());
         let others = may.iter().skip(1).fold(CpuSet::new(), |all, cpus| all.or(cpus));
@@ -194,7 +192,6 @@ fn unit(
         noise,
         wide,
         options,
-        kind,
         current,
         near,
     };
