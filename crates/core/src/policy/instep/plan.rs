@@ -16,9 +16,8 @@ use super::unit::Unit;
 /// (EPYC Genoa), 10 % (Sapphire Rapids) and 0 % (Milan; Chen Yu and Tim Chen, linux-kernel 2025).
 const SPREAD: i64 = 180;
 
-/// A change must still pay with each load this many deviations off. Two measurements differ by noise,
-/// the one when a VM was placed and that of now.
-const DEVIATIONS: i64 = 2;
+/// A change must still pay with the loads this many deviations off: in three of a thousand measurements they are more.
+const DEVIATIONS: i64 = 3;
 
 /// The terms of the objective in the order of [`Saved`](crate::reason::Saved).
 pub(super) type Terms = [i64; 7];
@@ -132,7 +131,9 @@ impl<'a> Plan<'a> {
     fn shares_on(&self, unit: usize, spot: Spot) -> impl Iterator<Item = (usize, i64)> + '_ {
         let area = &self.spots.areas[spot];
         let (cells, all) = (&area.cells, area.capacity);
-        let own = self.fills(unit);
+        // What it fills is free for it, too; half of it for one that may be nowhere else, which gives way to others.
+        let own = &self.units[unit];
+        let own = own.load.sum / if own.options.len() == 1 { 2 } else { 1 };
         let free = move |cell: usize| self.free(cell) + own * self.host.cells[cell].capacity / all;
         let left = match cells[..] {
             [_] => 0,
@@ -147,16 +148,9 @@ impl<'a> Plan<'a> {
         (self.host.cells[cell].capacity - self.state.loads[cell].sum).max(0)
     }
 
-    /// What a unit fills is free for it, too; half of it for one that may be nowhere else, which gives way to
-    /// those that choose.
-    fn fills(&self, unit: usize) -> i64 {
-        let unit = &self.units[unit];
-        unit.load.sum / if unit.options.len() == 1 { 2 } else { 1 }
-    }
-
-    /// What all lose more when a unit that is not placed is put on a spot, by terms, if the loads there are
-    /// so many deviations off; perhaps only a part of it where that is `limit` or more.
-    pub(super) fn terms(&self, unit: usize, spot: Spot, deviations: i64, limit: i64) -> Terms {
+    /// What all lose more when a unit that is not placed is put on a spot, by terms, if the loads there are so
+    /// many thousandths off; perhaps only a part of it where that is `limit` or more.
+    pub(super) fn terms(&self, unit: usize, spot: Spot, off: i64, limit: i64) -> Terms {
         let own = &self.units[unit];
         let [remote, moving, devices] = own.near[self.spots.areas[spot].nodes];
         let mut terms = [remote, moving, devices, 0, 0, 0, 0];
@@ -171,9 +165,8 @@ impl<'a> Plan<'a> {
             }
             let part = own.load.part(share);
             let (mut load, mut before) = (self.state.loads[cell], self.state.costs[cell]);
-            if deviations != 0 {
-                let noise = ((load.noise + part.noise) as f64).sqrt() as i64 * deviations;
-                load = load.part(1000 + (noise * 1000 / load.sum.max(1)).clamp(-1000, 1_000_000));
+            if off != 0 {
+                load = load.part(1000 + off);
                 before = self.host.cells[cell].cost(&load);
             }
             let after = self.host.cells[cell].cost(&load.plus(&part));
@@ -185,17 +178,20 @@ impl<'a> Plan<'a> {
         terms
     }
 
-    /// What all lose more when a unit that is not placed is put on a spot, or anything beyond `limit`. With
-    /// `noise`, in favour of the spot in force by what the noise of the loads may make of it: of its own demand,
-    /// and of loads that are lower where it is, and higher where it would be.
-    pub(super) fn price(&self, unit: usize, spot: Spot, noise: bool, limit: i64) -> i64 {
+    /// What all lose more when a unit that is not placed is put on a spot, or anything beyond `limit`. Noise speaks
+    /// for the spot in force: its own demand, and loads that are lower there and higher elsewhere.
+    pub(super) fn price(&self, unit: usize, spot: Spot, limit: i64) -> i64 {
         let own = &self.units[unit];
-        let sum = |deviations| self.terms(unit, spot, deviations, limit).iter().sum::<i64>();
-        match self.current[unit].filter(|_| noise) {
+        let sum = |off| self.terms(unit, spot, off, limit).iter().sum::<i64>();
+        match self.current[unit] {
             None => sum(0),
-            Some(current) if current == spot => sum(-DEVIATIONS),
+            Some(current) if current == spot => sum(-DEVIATIONS * own.noise),
+            // Noise makes no other spot cheaper.
+            Some(_) if sum(0) >= limit => limit,
             // What it loses itself counts by its weight, what all in a cell lose does not.
-            Some(_) => sum(DEVIATIONS) + own.load.sum.max(own.weighted / 1000) * own.noise,
+            Some(_) => {
+                sum(DEVIATIONS * own.noise) + own.load.sum.max(own.weighted / 1000) * own.noise
+            }
         }
     }
 

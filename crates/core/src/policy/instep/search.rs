@@ -89,7 +89,7 @@ fn explore(plan: &mut Plan, order: &[usize]) {
     if changes.len() > MOST_EXPLORED {
         return;
     }
-    let (mut best, mut since) = ((divided_loss(plan, order), plan.state.clone()), 0);
+    let (mut best, mut since) = ((plan.loss(), plan.state.clone()), 0);
     for (unit, spot) in changes.iter().cycle().take(EXPLORED / changes.len().max(1)) {
         plan.take(*unit);
         plan.put(*unit, *spot);
@@ -97,7 +97,7 @@ fn explore(plan: &mut Plan, order: &[usize]) {
             move_one(plan, *other);
         }
         improve(plan, order);
-        let loss = divided_loss(plan, order);
+        let loss = plan.loss();
         since += 1;
         if loss < best.0 {
             (best, since) = ((loss, plan.state.clone()), 0);
@@ -110,58 +110,35 @@ fn explore(plan: &mut Plan, order: &[usize]) {
     }
 }
 
-/// What the plan loses once those on several cells are divided over what others leave free.
-fn divided_loss(plan: &mut Plan, order: &[usize]) -> i64 {
-    divide(plan, order, &plan.state.at.clone(), 3);
-    plan.loss()
-}
-
-/// The same of a plan with units on these spots.
+/// What the plan loses with units on these spots.
 pub(super) fn loss_on(plan: &mut Plan, spots: &[Spot]) -> i64 {
     let order: Vec<usize> = (0..spots.len()).collect();
     let spots: Vec<Option<Spot>> = spots.iter().copied().map(Some).collect();
     put_all(plan, &order, &spots);
-    divided_loss(plan, &order)
+    plan.loss()
 }
 
 /// The spot where a unit that is not placed would cost least if it were not on `spot`: on other nodes if
 /// that is possible.
-pub(super) fn second_best(plan: &mut Plan, unit: usize, spot: Spot) -> Option<Spot> {
+pub(super) fn second_best(plan: &Plan, unit: usize, spot: Spot) -> Option<Spot> {
     let nodes = |spot: Spot| plan.spots.areas[spot].nodes;
-    let of = |same: bool| {
-        let others = plan.candidates(unit).filter(|other| *other != spot);
-        let others = others.filter(|other| (nodes(*other) == nodes(spot)) == same);
-        cheapest(plan, unit, others, (None, i64::MAX), false)
-    };
-    of(false).or_else(|| of(true))
+    let others = plan.candidates(unit).filter(|other| *other != spot);
+    others.min_by_key(|other| {
+        let terms = plan.terms(unit, *other, 0, i64::MAX);
+        (nodes(*other) == nodes(spot), terms.iter().sum::<i64>())
+    })
 }
 
-/// The spot on which a unit that is not placed costs least, the earliest of equals, unless it costs as little
-/// on the one that is given with its price.
-fn cheapest(
-    plan: &Plan,
-    unit: usize,
-    spots: impl Iterator<Item = Spot>,
-    mut best: (Option<Spot>, i64),
-    noise: bool,
-) -> Option<Spot> {
-    for spot in spots {
-        let price = plan.price(unit, spot, noise, best.1);
-        if price < best.1 {
-            best = (Some(spot), price);
-        }
-    }
-    best.0
-}
-
-/// Moves a unit where it costs least, if that is elsewhere.
+/// Moves a unit where it costs least, the earliest of equals, if that is less than where it is.
 fn move_one(plan: &mut Plan, unit: usize) -> bool {
     let now = plan.take(unit);
-    let price = now.map_or(i64::MAX, |now| plan.price(unit, now, true, i64::MAX));
-    let others = plan.candidates(unit).filter(|spot| Some(*spot) != now);
-    let spot = cheapest(plan, unit, others, (now, price), true).unwrap_or(plan.units[unit].wide);
+    let price = now.map_or(i64::MAX, |now| plan.price(unit, now, i64::MAX));
+    let cheaper = |best: (Option<Spot>, i64), spot: Spot| {
+        let price = if best.0 == Some(spot) { best.1 } else { plan.price(unit, spot, best.1) };
+        if price < best.1 { (Some(spot), price) } else { best }
+    };
+    let best = plan.candidates(unit).fold((now, price), cheaper).0;
+    let spot = best.unwrap_or(plan.units[unit].wide);
     plan.put(unit, spot);
-    let moves = now != Some(spot);
-    if moves {}
-    moves
+    now != Some(spot)
 }

@@ -82,25 +82,21 @@ impl Spots {
         let usable =
             |cell: &usize| need.0.iter().all(|may| may.intersects(&host.cells[*cell].cpus));
         let cells: Vec<usize> = (0..host.cells.len()).filter(usable).collect();
-        let place = |own: &[usize]| host.cells[own[0]].place;
-        let by_place: Vec<&[usize]> =
-            cells.chunk_by(|a, b| host.cells[*a].place == host.cells[*b].place).collect();
+        let place = |cell: usize| host.cells[cell].place;
+        let by_place: Vec<&[usize]> = cells.chunk_by(|a, b| place(*a) == place(*b)).collect();
         let mut found = Vec::new();
-        for own in by_place.iter().filter(|own| host.places[place(own)].memory >= need.2) {
-            for start in 0..if own.len() > 1 { own.len() } else { 0 } {
-                let side = own[start..].iter().chain(&own[..start]).take(own.len() - 1);
-                let side = side.map(std::slice::from_ref);
-                found.extend(self.fitting(host, side, (&need.0, need.1, 0), 1));
-            }
-        }
         for own in &by_place {
+            for start in 0..own.len() {
+                let side = own[start..].iter().chain(&own[..start]);
+                found.extend(self.fitting(host, side.map(std::slice::from_ref), need, 1));
+            }
             let far = |to: &&[usize]| {
-                let [from, to] = [place(own), place(to)].map(|place| host.places[place].id);
+                let [from, to] = [own[0], to[0]].map(|cell| host.places[place(cell)].id);
                 (from != to, host.snapshot.topology.distance(from, to), to)
             };
             let mut near = by_place.clone();
             near.sort_by_key(far);
-            found.extend(self.fitting(host, near.into_iter(), (&need.0, need.1, need.2), 0));
+            found.extend(self.fitting(host, near.into_iter(), need, 0));
         }
         // The narrowest of each node are compared, and of wider ones the emptiest.
         let least = found.iter().map(|spot| self.areas[*spot].cells.len()).min().unwrap_or(0);
@@ -120,33 +116,35 @@ impl Spots {
         alike.into_values().collect()
     }
 
-    /// The beginnings of `parts` that fit, that have a core per vCPU, and with `more` parts than that.
+    /// The beginnings of `parts` that fit: the shortest, the shortest with a core per vCPU, and with `more` parts
+    /// than that.
     fn fitting<'c>(
         &mut self,
         host: &Host,
         parts: impl Iterator<Item = &'c [usize]>,
-        (may, vcpus, memory): (&[CpuSet], usize, u64),
-        more: usize,
+        (may, vcpus, memory): &Need,
+        mut more: usize,
     ) -> Vec<Spot> {
         let union = may.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
         let (mut taken, mut found) = (Vec::new(), Vec::new());
-        let (mut cpus, mut cores, mut room, mut spare) = (0, 0, 0u64, more);
+        let (mut cpus, mut cores, mut room) = (0, 0, BTreeMap::new());
         for part in parts {
             for cell in part {
                 let own = union.common(&host.cells[*cell].cpus);
                 (cpus, cores) = (cpus + own, cores + host.cells[*cell].cores.min(own));
+                let place = host.cells[*cell].place;
+                room.insert(place, host.places[place].memory);
             }
             taken.extend(part);
-            room = room.saturating_add(host.places[host.cells[part[0]].place].memory);
-            let ample = cores >= vcpus;
-            if cpus < vcpus || room < memory || !(ample || found.is_empty()) {
-                continue;
+            let (ample, room) =
+                (cores >= *vcpus, room.values().copied().fold(0, u64::saturating_add));
+            if cpus >= *vcpus && room >= *memory && (ample || found.is_empty()) {
+                found.push(self.number(host, &taken));
+                if ample && more == 0 {
+                    break;
+                }
+                more -= usize::from(ample);
             }
-            found.push(self.number(host, &taken));
-            if ample && spare == 0 {
-                break;
-            }
-            spare -= usize::from(ample);
         }
         found
     }

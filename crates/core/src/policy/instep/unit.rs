@@ -178,7 +178,9 @@ fn unit(
         return Err(Reason::VcpusPinned { vcpu, cpus, others });
     };
     let noise = vm.noise.map_or(UNKNOWN_NOISE, |noise| noise.0).min(1000) as i64;
-    let load = load_of(host, vm, &vcpus, noise);
+    let demands = vm.demands(host.snapshot.window);
+    let one = |k: &usize| Load::of(demands[*k].0.max(IDLE_DEMAND) as i64);
+    let load = vcpus.iter().map(one).fold(Load::default(), |all, one| all.plus(&one));
     let weight = (i64::from(vm.weight) * 1000 / host.mean_weight).clamp(1, 100_000);
     let (current, near) = (None, Vec::new());
     let mut unit = Unit {
@@ -212,12 +214,4 @@ fn current_spot(host: &Host, spots: &Spots, unit: &Unit) -> Option<Spot> {
         }
     }
     unit.spot_in_force(host, spots, &vm.placed, &all)
-}
-
-/// The demand of these vCPUs of a VM, without what its quota keeps it from.
-fn load_of(host: &Host, vm: &Vm, vcpus: &[usize], noise: i64) -> Load {
-    let demands = vm.demands(host.snapshot.window);
-    let one = |k: &usize| Load::of(demands[*k].0.max(IDLE_DEMAND) as i64);
-    let load = vcpus.iter().map(one).fold(Load::default(), |all, one| all.plus(&one));
-    Load { noise: (load.sum * noise / 1000).pow(2), ..load }
 }
