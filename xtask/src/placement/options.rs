@@ -19,7 +19,7 @@ pub(crate) struct Options {
         value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub(crate) gaps: u64,
     /// Runs of each placement rule on a host, of which the median counts.
-    #[arg(long, value_name = "N", default_value = "3", default_value_if("quick", IsPresent, "1"),
+    #[arg(long, value_name = "N", default_value = "5", default_value_if("quick", IsPresent, "1"),
         value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) runs: u64,
     /// Placements of each host that are drawn at random and simulated once, too.

@@ -8,6 +8,7 @@
 use super::cells::Host;
 use super::plan::Plan;
 use crate::idset::CpuSet;
+use crate::reason::Reason;
 use crate::topology::CoreKind;
 use crate::units::CoreId;
 use std::cmp::Reverse;
@@ -45,14 +46,14 @@ struct Dealer<'p, 'a> {
 }
 
 impl Cores {
-    /// `left` says which VMs are left alone.
-    pub(super) fn new(host: &Host, left: &[bool]) -> Self {
+    /// `left` says why VMs are left alone.
+    pub(super) fn new(host: &Host, left: &[Option<Reason>]) -> Self {
         let mut free = BTreeMap::new();
         for cpu in host.snapshot.topology.cpus() {
             let efficient = cpu.kind == Some(CoreKind::Efficient);
             free.entry(cpu.core).or_insert((CpuSet::new(), efficient)).0.insert(cpu.id);
         }
-        let pinned = host.snapshot.vms.iter().zip(left).filter(|(_, left)| **left);
+        let pinned = host.snapshot.vms.iter().zip(left).filter(|(_, why)| why.is_some());
         for vcpu in pinned.flat_map(|(vm, _)| &vm.vcpus) {
             free.retain(|_, (cpus, _)| !vcpu.initial.is_subset(cpus));
         }
