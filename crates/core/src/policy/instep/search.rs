@@ -45,25 +45,14 @@ pub(super) fn search(plan: &mut Plan) {
 }
 
 /// Puts units on these spots and takes all others off. How a unit is divided over several cells depends on
-/// the spots only, not on how they were found.
+/// the spots only, not on how they were found: over what others leave free, which it sees the second time.
 fn put_all(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>]) {
-    for unit in order {
-        let spot = spots[*unit].filter(|spot| plan.cells_of(*spot) == 1);
-        if spot.is_none() || plan.state.at[*unit] != spot {
-            plan.take(*unit);
-            spot.iter().for_each(|spot| plan.put(*unit, *spot));
-        }
-    }
-    divide(plan, order, spots, 2);
-}
-
-/// Divides units on several cells over what others leave free, so often, as they see each other from the second time on.
-fn divide(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>], times: usize) {
-    for unit in order.repeat(times) {
-        if let Some(spot) = spots[unit].filter(|spot| plan.cells_of(*spot) > 1) {
-            plan.take(unit);
-            plan.put(unit, spot);
-        }
+    let has_several = |unit: &usize| spots[*unit].is_some_and(|spot| plan.cells_of(spot) > 1);
+    let (several, rest): (Vec<usize>, Vec<usize>) = order.iter().copied().partition(has_several);
+    several.iter().for_each(|unit| _ = plan.take(*unit));
+    for unit in rest.into_iter().chain(several.repeat(2)) {
+        plan.take(unit);
+        spots[unit].iter().for_each(|spot| plan.put(unit, *spot));
     }
 }
 
