@@ -111,23 +111,36 @@ pub(super) fn loss_on(plan: &mut Plan, spots: &[Spot]) -> i64 {
 /// that is possible.
 pub(super) fn second_best(plan: &Plan, unit: usize, spot: Spot) -> Option<Spot> {
     let nodes = |spot: Spot| plan.spots.areas[spot].nodes;
-    let others = plan.candidates(unit).filter(|other| *other != spot);
-    others.min_by_key(|other| {
-        let terms = plan.terms(unit, *other, 0, i64::MAX);
-        (nodes(*other) == nodes(spot), terms.iter().sum::<i64>())
-    })
+    let price = |other, limit| plan.terms(unit, other, 0, limit).iter().sum();
+    let of = |same| {
+        let others = plan.candidates(unit).filter(|other| *other != spot);
+        let others = others.filter(|other| (nodes(*other) == nodes(spot)) == same);
+        cheapest(others, (None, i64::MAX), price)
+    };
+    of(false).or_else(|| of(true))
 }
 
-/// Moves a unit where it costs least, the earliest of equals, if that is less than where it is.
-fn move_one(plan: &mut Plan, unit: usize) -> bool {
-    let now = plan.take(unit);
-    let price = now.map_or(i64::MAX, |now| plan.price(unit, now, i64::MAX));
-    let cheaper = |best: (Option<Spot>, i64), spot: Spot| {
-        let price = if best.0 == Some(spot) { best.1 } else { plan.price(unit, spot, best.1) };
+/// The cheapest of these spots, the earliest of equals, unless what is given with its price is as cheap. A price is
+/// exact below the limit that it is given.
+fn cheapest(
+    spots: impl Iterator<Item = Spot>,
+    given: (Option<Spot>, i64),
+    price: impl Fn(Spot, i64) -> i64,
+) -> Option<Spot> {
+    let cheaper = |best: (Option<Spot>, i64), spot| {
+        let price = price(spot, best.1);
         if price < best.1 { (Some(spot), price) } else { best }
     };
-    let best = plan.candidates(unit).fold((now, price), cheaper).0;
-    let spot = best.unwrap_or(plan.units[unit].wide);
+    spots.fold(given, cheaper).0
+}
+
+/// Moves a unit where it costs least, if that is less than where it is.
+fn move_one(plan: &mut Plan, unit: usize) -> bool {
+    let now = plan.take(unit);
+    let price = |spot, limit| plan.price(unit, spot, limit);
+    let given = (now, now.map_or(i64::MAX, |now| price(now, i64::MAX)));
+    let others = plan.candidates(unit).filter(|spot| Some(*spot) != now);
+    let spot = cheapest(others, given, price).unwrap_or(plan.units[unit].wide);
     plan.put(unit, spot);
     now != Some(spot)
 }
