@@ -39,8 +39,10 @@ pub(crate) struct Host {
     pub(crate) weighted: [[f64; 6]; 2],
     /// The same with each guest counted by the CPU time that it uses alone.
     pub(crate) worked: [[f64; 6]; 2],
-    /// The same of each guest alike, in each run.
+    /// The same of each guest alike, in each run. Runs of the same number have the same seed.
     pub(crate) runs: [[Vec<f64>; 6]; 2],
+    /// By scheduler: the same where an earlier policy placed, where that is known.
+    pub(crate) before_runs: [Vec<f64>; 2],
     /// By scheduler: the best of the placements that were drawn at random, if there are any.
     pub(crate) drawn: [Option<f64>; 2],
     /// Mean fair-share speed by scheduler where an earlier policy placed, the median of runs, where that is known.
@@ -141,11 +143,14 @@ impl Found {
         spreads.sort_by(f64::total_cmp);
         if let [.., most] = spreads[..] {
             let [half, tenth] = [spreads.len() / 2, spreads.len() * 9 / 10].map(|at| spreads[at]);
-            let lost = self.hosts.iter().filter(|host| host.is_lost_in_each_run(scheduler)).count();
+            let hosts = || self.hosts.iter();
+            let below = hosts().filter(|host| host.is_below_in_each_run(scheduler)).count();
+            let above = hosts().filter(|host| host.is_above_in_each_run(scheduler)).count();
             let _ = writeln!(
                 text,
                 "Above {name} runs of one placement rule are {half:.1} % apart, one in ten {tenth:.1} %, at most \
-                 {most:.1} %.\nOn {lost} hosts each run is 1 % below each run of bnn, bind or none."
+                 {most:.1} %.\nOf bnn, bind, none and before with the same seeds, instep is 1 % below one in each run on \
+                 {below} hosts,\nand above all in each run on {above} hosts."
             );
         }
         let hosts = self.hosts.iter();
@@ -188,11 +193,14 @@ impl Found {
         };
         let host = |host: &Host| {
             let [cpus, nodes, caches, vms] = host.size;
+            let [below, above] = [Host::is_below_in_each_run, Host::is_above_in_each_run]
+                .map(|holds| [0, 1].map(|scheduler| holds(host, scheduler)));
             json!({
                 "name": host.name, "cpus": cpus, "nodes": nodes, "caches": caches, "vms": vms,
                 "speeds": by_scheduler(&host.speeds), "by_weight": by_scheduler(&host.weighted),
                 "by_cpu_time": by_scheduler(&host.worked), "drawn": host.drawn.map(|best| best.map(round)),
                 "before": host.before.map(|before| before.map(round)),
+                "below_in_each_run": below, "above_in_each_run": above,
             })
         };
         let hosts: Vec<Value> = self.hosts.iter().map(host).collect();
@@ -275,11 +283,24 @@ impl Host {
         (others.len() == 4).then(|| own / best - 1.0)
     }
 
-    /// Whether no run of `instep` reaches 99 % of any run of one of `bnn`, `bind` and `none`.
-    fn is_lost_in_each_run(&self, scheduler: usize) -> bool {
+    /// The runs of `instep` above a scheduler, and of each rule that it must not be below.
+    fn paired_runs(&self, scheduler: usize) -> (&[f64], impl Iterator<Item = &Vec<f64>>) {
         let runs = &self.runs[scheduler];
-        let own = runs[0].iter().copied().fold(0.0, f64::max);
-        runs[1..4].iter().any(|other| other.iter().all(|speed| own < speed * 0.99))
+        let before = [&self.before_runs[scheduler]].into_iter().filter(|runs| !runs.is_empty());
+        (&runs[0], runs[1..4].iter().chain(before))
+    }
+
+    /// Whether every run of `instep` is 1 % below the run of one other rule with the same seed: with five or more runs
+    /// that is hardly chance.
+    fn is_below_in_each_run(&self, scheduler: usize) -> bool {
+        let (own, mut others) = self.paired_runs(scheduler);
+        others.any(|other| own.iter().zip(other).all(|(own, other)| own / other - 1.0 < BELOW))
+    }
+
+    /// Whether every run of `instep` is above the runs of all those rules with the same seed.
+    fn is_above_in_each_run(&self, scheduler: usize) -> bool {
+        let (own, mut others) = self.paired_runs(scheduler);
+        others.all(|other| own.iter().zip(other).all(|(own, other)| own > other))
     }
 
     fn read(name: &str, result: &Value) -> Option<Self> {
@@ -314,9 +335,9 @@ impl Host {
             }
             let mean = |speeds: Vec<f64>| speeds.iter().sum::<f64>() / speeds.len().max(1) as f64;
             let before = result["speeds"][*scheduler]["before"].as_array();
-            let before: Vec<f64> =
+            host.before_runs[at] =
                 before.into_iter().flatten().map(|run| mean(list(run))).collect();
-            known[at] = median(&before);
+            known[at] = median(&host.before_runs[at]);
             host.drawn[at] = list(&result["drawn"][*scheduler]).into_iter().reduce(f64::max);
         }
         host.before = known[0].zip(known[1]).map(<[f64; 2]>::from);
@@ -356,7 +377,7 @@ pub(crate) mod tests {
             (0.75, 0.875, 0.625)
         );
         assert_eq!((host.drawn, &host.runs[0][1][..]), ([Some(0.8), None], &[0.0, 0.75, 2.0][..]));
-        assert!(!host.is_lost_in_each_run(0));
+        assert!(!host.is_below_in_each_run(0) && !host.is_above_in_each_run(0));
         assert!(Host::read("a", &json!({ "cpus": 8 })).is_none());
     }
 
@@ -388,10 +409,27 @@ pub(crate) mod tests {
         }
         let text = found.draw_chance(0);
         assert!(text.contains("20.0 % apart, one in ten 20.0 %, at most 20.0 %"), "{text}");
-        assert!(text.contains("On 0 hosts each run is 1 % below"), "{text}");
+        assert!(text.contains("instep is 1 % below one in each run on 0 hosts"), "{text}");
         assert!(!text.contains("drawn") && !text.contains("by chance alone"), "{text}");
-        found.hosts[0].runs[0][2] = vec![0.51; 3];
-        assert!(found.draw_chance(0).contains("On 1 hosts each run is 1 % below"));
+        // The third run is not below the one with the same seed.
+        found.hosts[0].before_runs[0] = vec![0.6, 0.6, 0.4];
+        assert!(
+            found
+                .draw_chance(0)
+                .contains("in each run on 0 hosts,\nand above all in each run on 0 hosts")
+        );
+        found.hosts[0].before_runs[0] = vec![0.6, 0.6, 0.41];
+        assert!(
+            found
+                .draw_chance(0)
+                .contains("in each run on 1 hosts,\nand above all in each run on 0 hosts")
+        );
+        found.hosts[1].runs[0][0] = vec![0.51, 0.51, 0.41];
+        assert!(
+            found
+                .draw_chance(0)
+                .contains("in each run on 1 hosts,\nand above all in each run on 1 hosts")
+        );
         // The own median is 0.5: of one host one of four others is 0.6, of the other all are 0.4.
         let own = |others: f64| [vec![0.5; 3], vec![0.4; 9], vec![others; 3]].concat();
         (found.hosts[0].runs[0][0], found.hosts[1].runs[0][0]) = (own(0.6), own(0.4));

@@ -1,7 +1,6 @@
 //! The command line of `cargo xtask bench placement`.
 
 use clap::Args;
-use clap::builder::ArgPredicate::IsPresent;
 use std::path::PathBuf;
 
 /// What was asked for.
@@ -11,15 +10,15 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) quick: bool,
     /// Random hosts that are simulated.
-    #[arg(long, value_name = "N", default_value = "40", default_value_if("quick", IsPresent, "8"),
+    #[arg(long, value_name = "N", default_value = "40", default_value_if("quick", "true", "8"),
         value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub(crate) hosts: u64,
     /// Random small hosts that are compared with the best of all plans.
-    #[arg(long, value_name = "N", default_value = "600", default_value_if("quick", IsPresent, "60"),
+    #[arg(long, value_name = "N", default_value = "600", default_value_if("quick", "true", "60"),
         value_parser = clap::value_parser!(u64).range(..=100_000))]
     pub(crate) gaps: u64,
     /// Runs of each placement rule on a host, of which the median counts.
-    #[arg(long, value_name = "N", default_value = "3", default_value_if("quick", IsPresent, "1"),
+    #[arg(long, value_name = "N", default_value = "5", default_value_if("quick", "true", "1"),
         value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) runs: u64,
     /// Placements of each host that are drawn at random and simulated once, too.
@@ -45,6 +44,8 @@ mod tests {
 
     #[test]
     fn options_are_understood_or_named() {
+        let options: Options = parse_options(&[]).unwrap();
+        assert_eq!((options.hosts, options.gaps, options.runs), (40, 600, 5));
         let options: Options = parse_options(&["--quick", "--seed", "7", "--drawn", "50"]).unwrap();
         assert_eq!((options.hosts, options.gaps, options.seed), (8, 60, 7));
         assert_eq!((options.runs, options.drawn), (1, 50));

@@ -6,7 +6,7 @@
 use super::super::PolicySettings;
 use crate::idset::{CpuSet, NodeSet};
 use crate::score::SHARED;
-use crate::snapshot::{Snapshot, Vm};
+use crate::snapshot::Snapshot;
 use crate::topology::{CoreKind, Topology};
 use crate::units::{Nanos, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,10 +101,9 @@ impl<'a> Host<'a> {
         !self.left.contains(node)
     }
 
-    /// Whether memory of a VM lies on a node without CPUs from where it is to come home.
-    pub(super) fn has_memory_to_fetch(&self, vm: &Vm) -> bool {
-        let only = self.snapshot.topology.memory_only_nodes();
-        vm.memory.keys().any(|node| only.contains(*node) && self.is_movable(*node))
+    /// Whether memory is to come home from nodes without CPUs.
+    pub(super) fn fetches(&self) -> bool {
+        self.snapshot.topology.memory_only_nodes().iter().any(|node| self.is_movable(node))
     }
 
     /// Loads before any VM is placed: that of other processes is everywhere.
@@ -196,14 +195,12 @@ pub(super) struct Load {
     pub(super) squares: i64,
     /// vCPUs, milli.
     pub(super) count: i64,
-    /// Squares of the noise of what single units demand here, micro.
-    pub(super) noise: i64,
 }
 
 impl Load {
     /// That of one vCPU.
     pub(super) fn of(demand: i64) -> Load {
-        Load { sum: demand, squares: demand * demand, count: 1000, noise: 0 }
+        Load { sum: demand, squares: demand * demand, count: 1000 }
     }
 
     pub(super) fn plus(self, part: &Load) -> Load {
@@ -224,7 +221,6 @@ impl Load {
             sum: f(self.sum, other.sum),
             squares: f(self.squares, other.squares),
             count: f(self.count, other.count),
-            noise: f(self.noise, other.noise),
         }
     }
 }

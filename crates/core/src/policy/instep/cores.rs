@@ -8,6 +8,7 @@
 use super::cells::Host;
 use super::plan::Plan;
 use crate::idset::CpuSet;
+use crate::reason::Reason;
 use crate::topology::CoreKind;
 use crate::units::CoreId;
 use std::cmp::Reverse;
@@ -45,14 +46,14 @@ struct Dealer<'p, 'a> {
 }
 
 impl Cores {
-    /// `left` says which VMs are left alone.
-    pub(super) fn new(host: &Host, left: &[bool]) -> Self {
+    /// `left` says why VMs are left alone.
+    pub(super) fn new(host: &Host, left: &[Option<Reason>]) -> Self {
         let mut free = BTreeMap::new();
         for cpu in host.snapshot.topology.cpus() {
             let efficient = cpu.kind == Some(CoreKind::Efficient);
             free.entry(cpu.core).or_insert((CpuSet::new(), efficient)).0.insert(cpu.id);
         }
-        let pinned = host.snapshot.vms.iter().zip(left).filter(|(_, left)| **left);
+        let pinned = host.snapshot.vms.iter().zip(left).filter(|(_, why)| why.is_some());
         for vcpu in pinned.flat_map(|(vm, _)| &vm.vcpus) {
             free.retain(|_, (cpus, _)| !vcpu.initial.is_subset(cpus));
         }
@@ -130,16 +131,13 @@ impl Dealer<'_, '_> {
     }
 
     /// A core for every vCPU of a unit, what it held first: fast ones, in the node with most of the unit's
-    /// memory, of the cache that the unit fits into most tightly, of clusters in turn, then by number.
+    /// memory, of clusters in turn, then by number.
     fn deal(&mut self, unit: usize, held: &[Vec<Option<CoreId>>]) -> Option<Vec<CpuSet>> {
         let (plan, own, area) = (self.plan, &self.plan.units[unit], self.plan.area(unit));
         let topology = &plan.host.snapshot.topology;
-        let mut room: BTreeMap<_, usize> = BTreeMap::new();
         let free = self.free.iter().filter(|(_, (cpus, _))| cpus.intersects(&area.cpus));
         let free =
             free.filter_map(|(id, (cpus, slow))| Some((*id, *slow, topology.cpu(cpus.first()?)?)));
-        let free: Vec<_> = free.collect();
-        free.iter().for_each(|(.., cpu)| *room.entry(cpu.llc).or_default() += 1);
         let mut turns: BTreeMap<_, usize> = BTreeMap::new();
         let mut order = Vec::new();
         for (id, slow, cpu) in free {
@@ -148,12 +146,10 @@ impl Dealer<'_, '_> {
             let kept = held[unit].contains(&Some(id));
             let others = !kept && held.iter().any(|held| held.contains(&Some(id)));
             let memory = Reverse(own.memory.get(&cpu.node).copied().unwrap_or_default());
-            let (room, need) = (room[&cpu.llc], own.vcpus.len());
-            let tight = if room >= need { (0, room) } else { (1, usize::MAX - room) };
-            order.push((slow, !kept, others, memory, tight, cpu.llc, *turn, id));
+            order.push((slow, !kept, others, memory, cpu.llc, *turn, id));
         }
         order.sort_unstable();
-        let mut order: Vec<CoreId> = order.into_iter().map(|all| all.7).collect();
+        let mut order: Vec<CoreId> = order.into_iter().map(|all| all.6).collect();
         let mut taken = Vec::new();
         for (k, own_core) in held[unit].iter().enumerate() {
             let own_core = own_core.and_then(|core| order.iter().position(|one| *one == core));

@@ -43,12 +43,9 @@ pub(super) fn decide(
     settings: &PolicySettings,
     mend: &[Option<ConflictKind>],
 ) -> Vec<Wish> {
-    let units = |host: &Host, spots: &mut Spots, index: usize| {
-        unit::units_of(host, spots, index, settings, mend[index].is_some())
-    };
-    with_plan(snapshot, settings, units, |mut plan, refused| {
-        let left: Vec<bool> = refused.iter().map(Option::is_some).collect();
-        let cores = Cores::new(plan.host, &left);
+    let is_mended = |index: usize| Ok(mend[index].is_some());
+    with_plan(snapshot, settings, is_mended, |mut plan, refused| {
+        let cores = Cores::new(plan.host, &refused);
         let given = find_lasting_plan(&mut plan, &cores);
         wishes::wishes(&mut plan, &given, refused, mend)
     })
@@ -89,11 +86,8 @@ fn find_lasting_plan(plan: &mut Plan, cores: &Cores) -> Given {
 /// why there.
 pub(super) fn advise(snapshot: &Snapshot) -> Result<(NodeSet, CpuSet, Reason), Reason> {
     let new = snapshot.vms.len().saturating_sub(1);
-    let units = |host: &Host, spots: &mut Spots, index: usize| match index == new {
-        true => unit::units_of(host, spots, index, &PolicySettings::default(), false),
-        false => Err(Reason::PolicyNone),
-    };
-    with_plan(snapshot, &PolicySettings::default(), units, |mut plan, mut refused| {
+    let only_new = |index| if index == new { Ok(false) } else { Err(Reason::PolicyNone) };
+    with_plan(snapshot, &PolicySettings::default(), only_new, |mut plan, mut refused| {
         refused.pop().flatten().map_or(Ok(()), Err)?;
         search::search(&mut plan);
         let area = plan.area(0);
@@ -104,22 +98,22 @@ pub(super) fn advise(snapshot: &Snapshot) -> Result<(NodeSet, CpuSet, Reason), R
     })
 }
 
-/// Calls `with` with a plan in which nothing is placed, and with why VMs have no units.
+/// Calls `with` with a plan in which nothing is placed, and with why VMs have no units. `is_mended` says which VMs
+/// are left alone, and of the others for which the initial affinity does not count.
 fn with_plan<T>(
     snapshot: &Snapshot,
     settings: &PolicySettings,
-    units_of: impl Fn(&Host, &mut Spots, usize) -> Result<Vec<Unit>, Reason>,
+    is_mended: impl Fn(usize) -> Result<bool, Reason>,
     with: impl FnOnce(Plan, Vec<Option<Reason>>) -> T,
 ) -> T {
     let host = Host::new(snapshot, settings);
-    let (mut spots, mut units) = (Spots::default(), Vec::with_capacity(snapshot.vms.len()));
-    let mut refused = vec![None; snapshot.vms.len()];
-    for (index, refused) in refused.iter_mut().enumerate() {
-        match units_of(&host, &mut spots, index) {
-            Ok(more) => units.extend(more),
-            Err(why) => *refused = Some(why),
-        }
-    }
+    let (mut spots, mut units) = (Spots::default(), Vec::new());
+    let place = |index| {
+        let mend = is_mended(index)?;
+        units.extend(unit::units_of(&host, &mut spots, index, settings, mend)?);
+        Ok(())
+    };
+    let refused: Vec<_> = (0..snapshot.vms.len()).map(place).map(Result::err).collect();
     for unit in &mut units {
         unit.near = spots.homes.iter().map(|home| home.costs(&host, unit)).collect();
     }

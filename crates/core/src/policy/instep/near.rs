@@ -54,8 +54,7 @@ impl Home {
             let away = !nodes.contains(node.id) && host.is_movable(node.id);
             hops[node.id.0 as usize] = (mean(node.id), away.then_some(within));
         }
-        let fetches = topology.memory_only_nodes().iter().any(|node| host.is_movable(node));
-        Self { hops, room, is_all: places.len() == host.places.len() && !fetches, nodes }
+        Self { hops, room, is_all: places.len() == host.places.len() && !host.fetches(), nodes }
     }
 
     fn hops(&self, node: NodeId) -> (i64, Option<i64>) {
@@ -93,7 +92,7 @@ impl Home {
 /// What moving so many MiB costs that save so much once they are there. They come at an even pace, and
 /// are used from afar for half of that time.
 fn moving(mib: i64, saves: i64) -> i64 {
-    let taken = (mib / FOLLOWS).max(1);
-    let part = if taken <= HORIZON { taken * 500 / HORIZON } else { 1000 - HORIZON * 500 / taken };
-    saves.max(0) * part / 1000 + mib.min(FOLLOWS * HORIZON) * COPY / 1024 * 1000 / HORIZON
+    let taken = mib / FOLLOWS;
+    let afar = saves.max(0) * taken.min(2 * HORIZON) / (2 * HORIZON);
+    afar + mib.min(FOLLOWS * HORIZON) * COPY / 1024 * 1000 / HORIZON
 }

@@ -16,9 +16,8 @@ use super::unit::Unit;
 /// (EPYC Genoa), 10 % (Sapphire Rapids) and 0 % (Milan; Chen Yu and Tim Chen, linux-kernel 2025).
 const SPREAD: i64 = 180;
 
-/// A change must still pay with each load this many deviations off. Two measurements differ by noise,
-/// the one when a VM was placed and that of now.
-const DEVIATIONS: i64 = 2;
+/// A change must still pay with the loads this many deviations off: in three of a thousand measurements they are more.
+const DEVIATIONS: i64 = 3;
 
 /// The terms of the objective in the order of [`Saved`](crate::reason::Saved).
 pub(super) type Terms = [i64; 7];
@@ -31,9 +30,6 @@ pub(super) struct Plan<'a> {
     /// Where each unit is taken to be in force.
     pub(super) current: Vec<Option<Spot>>,
     pub(super) state: State,
-    /// By kind of units the emptiest of their spots that are alike, and after how many moves that was.
-    emptiest: Vec<(usize, Vec<Spot>)>,
-    moves: usize,
 }
 
 /// Where units are.
@@ -46,8 +42,6 @@ pub(super) struct State {
     /// By cell, and what each loses with it.
     loads: Vec<Load>,
     costs: Vec<[i64; 3]>,
-    /// Each load in thousandths of what the CPUs of the cell can do.
-    used: Vec<i64>,
 }
 
 impl<'a> Plan<'a> {
@@ -60,41 +54,26 @@ impl<'a> Plan<'a> {
     ) -> Self {
         let costs = host.cells.iter().zip(&fixed).map(|(cell, load)| cell.cost(load)).collect();
         let (at, shares) = (vec![None; units.len()], vec![Vec::new(); units.len()]);
-        let used = host.cells.iter().zip(&fixed);
-        let used = used.map(|(cell, load)| load.sum * 1000 / cell.capacity).collect();
-        let state = State { at, shares, loads: fixed, costs, used };
+        let state = State { at, shares, loads: fixed, costs };
         let current = units.iter().map(|unit| unit.current).collect();
-        let emptiest = vec![(usize::MAX, Vec::new()); spots.kinds()];
-        Self { host, spots, units, current, state, emptiest, moves: 0 }
+        Self { host, spots, units, current, state }
     }
 
     /// The load of a spot, in thousandths of what its CPUs can do.
     fn used(&self, spot: Spot) -> i64 {
-        let cells = &self.spots.areas[spot].cells;
-        cells.iter().map(|cell| self.state.used[*cell]).sum::<i64>() / cells.len() as i64
+        let area = &self.spots.areas[spot];
+        area.cells.iter().map(|cell| self.state.loads[*cell].sum).sum::<i64>() * 1000
+            / area.capacity
     }
 
-    /// Notes that units are elsewhere or divided otherwise.
-    pub(super) fn note_move(&mut self) {
-        self.moves += 1;
-    }
-
-    /// Looks for the emptiest of the spots that are alike for this unit, if units have moved since.
-    pub(super) fn find_emptiest(&mut self, unit: usize) {
-        let own = &self.units[unit];
-        if self.emptiest[own.kind].0 != self.moves {
-            let emptiest = |alike: &Vec<Spot>| match alike[..] {
-                [only] => Some(only),
-                _ => alike.iter().copied().min_by_key(|spot| self.used(*spot)),
-            };
-            let found = own.options.iter().filter_map(emptiest).collect();
-            self.emptiest[own.kind] = (self.moves, found);
-        }
-    }
-
-    /// Those that were found.
-    pub(super) fn emptiest(&self, unit: usize) -> impl Iterator<Item = Spot> + '_ {
-        self.emptiest[self.units[unit].kind].1.iter().copied()
+    /// The spots to look at for a unit: where it is in force, and of those that are alike the emptiest.
+    pub(super) fn candidates(&self, unit: usize) -> impl Iterator<Item = Spot> + '_ {
+        let emptiest = |alike: &Vec<Spot>| match alike[..] {
+            [only] => Some(only),
+            _ => alike.iter().copied().min_by_key(|spot| self.used(*spot)),
+        };
+        let found = self.units[unit].options.iter().filter_map(emptiest);
+        self.current[unit].into_iter().chain(found)
     }
 
     /// The demand on each node, milli.
@@ -144,7 +123,6 @@ impl<'a> Plan<'a> {
             let load = change(self.state.loads[*cell], &self.units[unit].load.part(*share));
             self.state.loads[*cell] = load;
             self.state.costs[*cell] = self.host.cells[*cell].cost(&load);
-            self.state.used[*cell] = load.sum * 1000 / self.host.cells[*cell].capacity;
         }
     }
 
@@ -153,7 +131,9 @@ impl<'a> Plan<'a> {
     fn shares_on(&self, unit: usize, spot: Spot) -> impl Iterator<Item = (usize, i64)> + '_ {
         let area = &self.spots.areas[spot];
         let (cells, all) = (&area.cells, area.capacity);
-        let own = self.fills(unit);
+        // What it fills is free for it, too; half of it for one that may be nowhere else, which gives way to others.
+        let own = &self.units[unit];
+        let own = own.load.sum / if own.options.len() == 1 { 2 } else { 1 };
         let free = move |cell: usize| self.free(cell) + own * self.host.cells[cell].capacity / all;
         let left = match cells[..] {
             [_] => 0,
@@ -168,36 +148,15 @@ impl<'a> Plan<'a> {
         (self.host.cells[cell].capacity - self.state.loads[cell].sum).max(0)
     }
 
-    /// What a unit fills is free for it, too; half of it for one that may be nowhere else, which gives way to
-    /// those that choose.
-    fn fills(&self, unit: usize) -> i64 {
-        let unit = &self.units[unit];
-        unit.load.sum / if unit.options.len() == 1 { 2 } else { 1 }
-    }
-
-    /// What a unit that is not placed would lose at least by siblings in different caches: no cell has a greater
-    /// part of it than the emptiest. Many cells are left out by this without dividing it over them.
-    fn least_spread(&self, unit: usize, spot: Spot) -> i64 {
-        let (area, own) = (&self.spots.areas[spot], self.fills(unit));
-        let free = area.cells.iter().map(|cell| self.free(*cell));
-        let (all, most) = free.fold((0, 0), |(all, most), free| (all + free, free.max(most)));
-        // Each cell's part of what it fills is rounded down.
-        let all = (all + own - area.cells.len() as i64).max(1);
-        let share = (most + own * area.most / area.capacity) * 1000 / all + 1;
-        self.lost_apart(unit, share.min(1000))
-    }
-
-    /// What all lose more when a unit that is not placed is put on a spot, by terms, if the loads there are
-    /// so many deviations off; perhaps only a part of it where that is `limit` or more.
-    pub(super) fn terms(&self, unit: usize, spot: Spot, deviations: i64, limit: i64) -> Terms {
+    /// What all lose more when a unit that is not placed is put on a spot, by terms, if the loads there are so
+    /// many thousandths off; perhaps only a part of it where that is `limit` or more.
+    pub(super) fn terms(&self, unit: usize, spot: Spot, off: i64, limit: i64) -> Terms {
         let own = &self.units[unit];
         let [remote, moving, devices] = own.near[self.spots.areas[spot].nodes];
         let mut terms = [remote, moving, devices, 0, 0, 0, 0];
         let mut sum = remote + moving + devices;
         if sum < limit && self.cells_of(spot) > 1 {
-            let least = self.least_spread(unit, spot);
-            let divides = sum + least < limit;
-            terms[6] = if divides { self.spread(unit, self.shares_on(unit, spot)) } else { least };
+            terms[6] = self.spread(unit, self.shares_on(unit, spot));
             sum += terms[6];
         }
         for (cell, share) in self.shares_on(unit, spot) {
@@ -206,9 +165,8 @@ impl<'a> Plan<'a> {
             }
             let part = own.load.part(share);
             let (mut load, mut before) = (self.state.loads[cell], self.state.costs[cell]);
-            if deviations != 0 {
-                let noise = ((load.noise + part.noise) as f64).sqrt() as i64 * deviations;
-                load = load.part(1000 + (noise * 1000 / load.sum.max(1)).clamp(-1000, 1_000_000));
+            if off != 0 {
+                load = load.part(1000 + off);
                 before = self.host.cells[cell].cost(&load);
             }
             let after = self.host.cells[cell].cost(&load.plus(&part));
@@ -220,17 +178,20 @@ impl<'a> Plan<'a> {
         terms
     }
 
-    /// What all lose more when a unit that is not placed is put on a spot, or anything beyond `limit`. With
-    /// `noise`, in favour of the spot in force by what the noise of the loads may make of it: of its own demand,
-    /// and of loads that are lower where it is, and higher where it would be.
-    pub(super) fn price(&self, unit: usize, spot: Spot, noise: bool, limit: i64) -> i64 {
+    /// What all lose more when a unit that is not placed is put on a spot, or anything beyond `limit`. Noise speaks
+    /// for the spot in force: its own demand, and loads that are lower there and higher elsewhere.
+    pub(super) fn price(&self, unit: usize, spot: Spot, limit: i64) -> i64 {
         let own = &self.units[unit];
-        let sum = |deviations| self.terms(unit, spot, deviations, limit).iter().sum::<i64>();
-        match self.current[unit].filter(|_| noise) {
+        let sum = |off| self.terms(unit, spot, off, limit).iter().sum::<i64>();
+        match self.current[unit] {
             None => sum(0),
-            Some(current) if current == spot => sum(-DEVIATIONS),
+            Some(current) if current == spot => sum(-DEVIATIONS * own.noise),
+            // Noise makes no other spot cheaper.
+            Some(_) if sum(0) >= limit => limit,
             // What it loses itself counts by its weight, what all in a cell lose does not.
-            Some(_) => sum(DEVIATIONS) + own.load.sum.max(own.weighted / 1000) * own.noise,
+            Some(_) => {
+                sum(DEVIATIONS * own.noise) + own.load.sum.max(own.weighted / 1000) * own.noise
+            }
         }
     }
 
@@ -248,11 +209,7 @@ impl<'a> Plan<'a> {
 
     /// What a unit loses by siblings in different caches, divided over cells like this.
     fn spread(&self, unit: usize, shares: impl Iterator<Item = (usize, i64)>) -> i64 {
-        self.lost_apart(unit, shares.map(|(_, share)| share * share / 1000).sum())
-    }
-
-    /// The same with this many thousandths of its siblings in the same cache on average.
-    fn lost_apart(&self, unit: usize, together: i64) -> i64 {
+        let together: i64 = shares.map(|(_, share)| share * share / 1000).sum();
         self.units[unit].weighted / 1000 * SPREAD / 1000 * (1000 - together)
     }
 }

@@ -45,27 +45,15 @@ pub(super) fn search(plan: &mut Plan) {
 }
 
 /// Puts units on these spots and takes all others off. How a unit is divided over several cells depends on
-/// the spots only, not on how they were found.
+/// the spots only, not on how they were found: over what others leave free, which it sees the second time.
 fn put_all(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>]) {
-    for unit in order {
-        let spot = spots[*unit].filter(|spot| plan.cells_of(*spot) == 1);
-        if spot.is_none() || plan.state.at[*unit] != spot {
-            plan.take(*unit);
-            spot.iter().for_each(|spot| plan.put(*unit, *spot));
-        }
+    let has_several = |unit: &usize| spots[*unit].is_some_and(|spot| plan.cells_of(spot) > 1);
+    let (several, rest): (Vec<usize>, Vec<usize>) = order.iter().copied().partition(has_several);
+    several.iter().for_each(|unit| _ = plan.take(*unit));
+    for unit in rest.into_iter().chain(several.repeat(2)) {
+        plan.take(unit);
+        spots[unit].iter().for_each(|spot| plan.put(unit, *spot));
     }
-    divide(plan, order, spots, 2);
-}
-
-/// Divides units on several cells over what others leave free, so often, as they see each other from the second time on.
-fn divide(plan: &mut Plan, order: &[usize], spots: &[Option<Spot>], times: usize) {
-    for unit in order.repeat(times) {
-        if let Some(spot) = spots[unit].filter(|spot| plan.cells_of(*spot) > 1) {
-            plan.take(unit);
-            plan.put(unit, spot);
-        }
-    }
-    plan.note_move();
 }
 
 /// Moves units until nothing is gained by it.
@@ -90,22 +78,20 @@ fn explore(plan: &mut Plan, order: &[usize]) {
     if changes.len() > MOST_EXPLORED {
         return;
     }
-    let (mut best, mut since) = ((divided_loss(plan, order), plan.state.clone()), 0);
+    let (mut best, mut since) = ((plan.loss(), plan.state.clone()), 0);
     for (unit, spot) in changes.iter().cycle().take(EXPLORED / changes.len().max(1)) {
         plan.take(*unit);
         plan.put(*unit, *spot);
-        plan.note_move();
         for other in order.iter().filter(|other| *other != unit) {
             move_one(plan, *other);
         }
         improve(plan, order);
-        let loss = divided_loss(plan, order);
+        let loss = plan.loss();
         since += 1;
         if loss < best.0 {
             (best, since) = ((loss, plan.state.clone()), 0);
         } else {
             plan.state = best.1.clone();
-            plan.note_move();
         }
         if since > changes.len() {
             break;
@@ -113,72 +99,48 @@ fn explore(plan: &mut Plan, order: &[usize]) {
     }
 }
 
-/// What the plan loses once those on several cells are divided over what others leave free.
-fn divided_loss(plan: &mut Plan, order: &[usize]) -> i64 {
-    divide(plan, order, &plan.state.at.clone(), 3);
-    plan.loss()
-}
-
-/// The same of a plan with units on these spots.
+/// What the plan loses with units on these spots.
 pub(super) fn loss_on(plan: &mut Plan, spots: &[Spot]) -> i64 {
     let order: Vec<usize> = (0..spots.len()).collect();
     let spots: Vec<Option<Spot>> = spots.iter().copied().map(Some).collect();
     put_all(plan, &order, &spots);
-    divided_loss(plan, &order)
+    plan.loss()
 }
 
 /// The spot where a unit that is not placed would cost least if it were not on `spot`: on other nodes if
 /// that is possible.
-pub(super) fn second_best(plan: &mut Plan, unit: usize, spot: Spot) -> Option<Spot> {
-    plan.find_emptiest(unit);
-    let plan = &*plan;
+pub(super) fn second_best(plan: &Plan, unit: usize, spot: Spot) -> Option<Spot> {
     let nodes = |spot: Spot| plan.spots.areas[spot].nodes;
-    let of = |same: bool| {
-        let others = candidates(plan, unit).filter(|other| *other != spot);
+    let price = |other, limit| plan.terms(unit, other, 0, limit).iter().sum();
+    let of = |same| {
+        let others = plan.candidates(unit).filter(|other| *other != spot);
         let others = others.filter(|other| (nodes(*other) == nodes(spot)) == same);
-        cheapest(plan, unit, others, (None, i64::MAX), false)
+        cheapest(others, (None, i64::MAX), price)
     };
     of(false).or_else(|| of(true))
 }
 
-/// The spots to look at for a unit: where it is in force, and of those that are alike the emptiest.
-fn candidates(plan: &Plan, unit: usize) -> impl Iterator<Item = Spot> {
-    plan.current[unit].into_iter().chain(plan.emptiest(unit))
-}
-
-/// The spot on which a unit that is not placed costs least, the earliest of equals, unless it costs as little
-/// on the one that is given with its price.
+/// The cheapest of these spots, the earliest of equals, unless what is given with its price is as cheap. A price is
+/// exact below the limit that it is given.
 fn cheapest(
-    plan: &Plan,
-    unit: usize,
     spots: impl Iterator<Item = Spot>,
-    mut best: (Option<Spot>, i64),
-    noise: bool,
+    given: (Option<Spot>, i64),
+    price: impl Fn(Spot, i64) -> i64,
 ) -> Option<Spot> {
-    for spot in spots {
-        // What is not cheaper without what noise adds is not cheaper with it; where it is in force, less.
-        let adds = noise && plan.current[unit].is_some_and(|current| current != spot);
-        if !adds || plan.price(unit, spot, false, best.1) < best.1 {
-            let price = plan.price(unit, spot, noise, best.1);
-            if price < best.1 {
-                best = (Some(spot), price);
-            }
-        }
-    }
-    best.0
+    let cheaper = |best: (Option<Spot>, i64), spot| {
+        let price = price(spot, best.1);
+        if price < best.1 { (Some(spot), price) } else { best }
+    };
+    spots.fold(given, cheaper).0
 }
 
-/// Moves a unit where it costs least, if that is elsewhere.
+/// Moves a unit where it costs least, if that is less than where it is.
 fn move_one(plan: &mut Plan, unit: usize) -> bool {
-    plan.find_emptiest(unit);
     let now = plan.take(unit);
-    let price = now.map_or(i64::MAX, |now| plan.price(unit, now, true, i64::MAX));
-    let others = candidates(plan, unit).filter(|spot| Some(*spot) != now);
-    let spot = cheapest(plan, unit, others, (now, price), true).unwrap_or(plan.units[unit].wide);
+    let price = |spot, limit| plan.price(unit, spot, limit);
+    let given = (now, now.map_or(i64::MAX, |now| price(now, i64::MAX)));
+    let others = plan.candidates(unit).filter(|spot| Some(*spot) != now);
+    let spot = cheapest(others, given, price).unwrap_or(plan.units[unit].wide);
     plan.put(unit, spot);
-    let moves = now != Some(spot);
-    if moves {
-        plan.note_move();
-    }
-    moves
+    now != Some(spot)
 }

@@ -15,9 +15,8 @@ pub(super) struct Area {
     /// The number of this set of nodes.
     pub(super) nodes: usize,
     pub(super) cpus: CpuSet,
-    /// Work that all its CPUs together do, milli, and those of one cell at most.
+    /// Work that all its CPUs together do, milli.
     pub(super) capacity: i64,
-    pub(super) most: i64,
 }
 
 /// What a unit needs: CPUs that its vCPUs may use, how many those are, and bytes.
@@ -34,7 +33,7 @@ pub(super) struct Spots {
     pub(super) homes: Vec<Home>,
     known: BTreeMap<Vec<usize>, Spot>,
     nodes: BTreeMap<Vec<usize>, usize>,
-    shared: BTreeMap<Need, (usize, Rc<Options>)>,
+    shared: BTreeMap<Need, Rc<Options>>,
 }
 
 impl Spots {
@@ -52,62 +51,52 @@ impl Spots {
             self.homes.push(Home::new(host, &places));
         }
         let cpus = cells.iter().fold(CpuSet::new(), |all, cell| all.or(&host.cells[*cell].cpus));
-        let each = cells.iter().map(|cell| host.cells[*cell].capacity);
-        let (capacity, most) = (each.clone().sum(), each.max().unwrap_or(0));
-        self.areas.push(Area { cells: cells.clone(), places, nodes, cpus, capacity, most });
+        let capacity = cells.iter().map(|cell| host.cells[*cell].capacity).sum();
+        self.areas.push(Area { cells: cells.clone(), places, nodes, cpus, capacity });
         self.known.insert(cells, self.areas.len() - 1);
         self.areas.len() - 1
     }
 
     /// The spots that offer a CPU per vCPU and room for the memory: from each cell on as few side by side
     /// as fit, as few as have a core per vCPU, and one more; each node, and the nearest nodes that are
-    /// needed; and everything usable. With a number of these options.
+    /// needed; and everything usable.
     pub(super) fn options(
         &mut self,
         host: &Host,
         may: &[CpuSet],
         vcpus: usize,
         memory: u64,
-    ) -> (usize, Rc<Options>) {
+    ) -> Rc<Options> {
         // Memory that any node has room for makes no difference.
         let least = host.places.iter().map(|place| place.memory).min().unwrap_or(0);
         let need = (may.to_vec(), vcpus, if memory <= least { 0 } else { memory });
         if let Some(options) = self.shared.get(&need) {
             return options.clone();
         }
-        let options = (self.shared.len(), Rc::new(self.find(host, &need)));
+        let options = Rc::new(self.find(host, &need));
         self.shared.insert(need, options.clone());
         options
-    }
-
-    /// How many kinds of units there are by their options.
-    pub(super) fn kinds(&self) -> usize {
-        self.shared.len()
     }
 
     fn find(&mut self, host: &Host, need: &Need) -> Options {
         let usable =
             |cell: &usize| need.0.iter().all(|may| may.intersects(&host.cells[*cell].cpus));
         let cells: Vec<usize> = (0..host.cells.len()).filter(usable).collect();
-        let place = |own: &[usize]| host.cells[own[0]].place;
-        let by_place: Vec<&[usize]> =
-            cells.chunk_by(|a, b| host.cells[*a].place == host.cells[*b].place).collect();
+        let place = |cell: usize| host.cells[cell].place;
+        let by_place: Vec<&[usize]> = cells.chunk_by(|a, b| place(*a) == place(*b)).collect();
         let mut found = Vec::new();
-        for own in by_place.iter().filter(|own| host.places[place(own)].memory >= need.2) {
-            for start in 0..if own.len() > 1 { own.len() } else { 0 } {
-                let side = own[start..].iter().chain(&own[..start]).take(own.len() - 1);
-                let side = side.map(std::slice::from_ref);
-                found.extend(self.fitting(host, side, (&need.0, need.1, 0), 1));
-            }
-        }
         for own in &by_place {
+            for start in 0..own.len() {
+                let side = own[start..].iter().chain(&own[..start]);
+                found.extend(self.fitting(host, side.map(std::slice::from_ref), need, 1));
+            }
             let far = |to: &&[usize]| {
-                let [from, to] = [place(own), place(to)].map(|place| host.places[place].id);
+                let [from, to] = [own[0], to[0]].map(|cell| host.places[place(cell)].id);
                 (from != to, host.snapshot.topology.distance(from, to), to)
             };
             let mut near = by_place.clone();
             near.sort_by_key(far);
-            found.extend(self.fitting(host, near.into_iter(), (&need.0, need.1, need.2), 0));
+            found.extend(self.fitting(host, near.into_iter(), need, 0));
         }
         // The narrowest of each node are compared, and of wider ones the emptiest.
         let least = found.iter().map(|spot| self.areas[*spot].cells.len()).min().unwrap_or(0);
@@ -127,33 +116,35 @@ impl Spots {
         alike.into_values().collect()
     }
 
-    /// The beginnings of `parts` that fit, that have a core per vCPU, and with `more` parts than that.
+    /// The beginnings of `parts` that fit: the shortest, the shortest with a core per vCPU, and with `more` parts
+    /// than that.
     fn fitting<'c>(
         &mut self,
         host: &Host,
         parts: impl Iterator<Item = &'c [usize]>,
-        (may, vcpus, memory): (&[CpuSet], usize, u64),
-        more: usize,
+        (may, vcpus, memory): &Need,
+        mut more: usize,
     ) -> Vec<Spot> {
         let union = may.iter().fold(CpuSet::new(), |all, cpus| all.or(cpus));
         let (mut taken, mut found) = (Vec::new(), Vec::new());
-        let (mut cpus, mut cores, mut room, mut spare) = (0, 0, 0u64, more);
+        let (mut cpus, mut cores, mut room) = (0, 0, BTreeMap::new());
         for part in parts {
             for cell in part {
                 let own = union.common(&host.cells[*cell].cpus);
                 (cpus, cores) = (cpus + own, cores + host.cells[*cell].cores.min(own));
+                let place = host.cells[*cell].place;
+                room.insert(place, host.places[place].memory);
             }
             taken.extend(part);
-            room = room.saturating_add(host.places[host.cells[part[0]].place].memory);
-            let ample = cores >= vcpus;
-            if cpus < vcpus || room < memory || !(ample || found.is_empty()) {
-                continue;
+            let (ample, room) =
+                (cores >= *vcpus, room.values().copied().fold(0, u64::saturating_add));
+            if cpus >= *vcpus && room >= *memory && (ample || found.is_empty()) {
+                found.push(self.number(host, &taken));
+                if ample && more == 0 {
+                    break;
+                }
+                more -= usize::from(ample);
             }
-            found.push(self.number(host, &taken));
-            if ample && spare == 0 {
-                break;
-            }
-            spare -= usize::from(ample);
         }
         found
     }

@@ -39,8 +39,6 @@ pub(super) struct Unit {
     /// All it may use. A vCPU there has everything it is permitted.
     pub(super) wide: Spot,
     pub(super) options: Rc<Options>,
-    /// The number of these options.
-    pub(super) kind: usize,
     /// Where Instep placed it before, if that is still open to it.
     pub(super) current: Option<Spot>,
     /// What it loses by where its memory and devices are, by number of the set of nodes.
@@ -173,14 +171,16 @@ fn unit(
     let bytes = memory.values().map(|bytes| bytes.0).fold(0, u64::saturating_add);
     let configured = guest_node.map_or(0, |node| vm.guest_nodes[node].memory.0);
     let needed = if bytes == 0 { configured } else { bytes };
-    let (kind, options) = spots.options(host, &may, vcpus.len(), needed);
+    let options = spots.options(host, &may, vcpus.len(), needed);
     let Some(wide) = options.last().map(|wide| wide[0]) else {
         let (vcpu, cpus) = (vm.vcpus[vcpus[0]].index, may[0].clone());
         let others = may.iter().skip(1).fold(CpuSet::new(), |all, cpus| all.or(cpus));
         return Err(Reason::VcpusPinned { vcpu, cpus, others });
     };
     let noise = vm.noise.map_or(UNKNOWN_NOISE, |noise| noise.0).min(1000) as i64;
-    let load = load_of(host, vm, &vcpus, noise);
+    let demands = vm.demands(host.snapshot.window);
+    let one = |k: &usize| Load::of(demands[*k].0.max(IDLE_DEMAND) as i64);
+    let load = vcpus.iter().map(one).fold(Load::default(), |all, one| all.plus(&one));
     let weight = (i64::from(vm.weight) * 1000 / host.mean_weight).clamp(1, 100_000);
     let (current, near) = (None, Vec::new());
     let mut unit = Unit {
@@ -194,7 +194,6 @@ fn unit(
         noise,
         wide,
         options,
-        kind,
         current,
         near,
     };
@@ -215,12 +214,4 @@ fn current_spot(host: &Host, spots: &Spots, unit: &Unit) -> Option<Spot> {
         }
     }
     unit.spot_in_force(host, spots, &vm.placed, &all)
-}
-
-/// The demand of these vCPUs of a VM, without what its quota keeps it from.
-fn load_of(host: &Host, vm: &Vm, vcpus: &[usize], noise: i64) -> Load {
-    let demands = vm.demands(host.snapshot.window);
-    let one = |k: &usize| Load::of(demands[*k].0.max(IDLE_DEMAND) as i64);
-    let load = vcpus.iter().map(one).fold(Load::default(), |all, one| all.plus(&one));
-    Load { noise: (load.sum * noise / 1000).pow(2), ..load }
 }
