@@ -139,6 +139,11 @@ fn vm_in_several_pools_leaves_gangs_on_each_node_their_share() {
 }
 
 #[test]
+fn pairs_entitled_to_all_they_want_and_wide_gangs_get_on() {
+    holds(&[case("pairs", scenario!("pairs"), &[], &[AtLeast("", Speed, 0.8)])]);
+}
+
+#[test]
 fn vcpu_with_io_does_not_hide_siblings_that_spin() {
     let case = |period| {
         let bounds = [AtLeast("spins", Speed, 0.9)];
