@@ -233,15 +233,25 @@ static __always_inline u32 share_of(struct account *a)
 	return pol_share(peak * POL_CPU, pol_claim(weight_of(a), INSTEP_STATE->level));
 }
 
-/* A VM with several parts is charged in each domain for what it uses there: its share of that part is smaller. */
-static __always_inline void charge_part(struct vm_state *v, u32 domain, u64 cost)
+/*
+ * A VM with several parts is charged in each domain for what it uses there: its share of that part is smaller. In pools a part is
+ * charged as if the VM's threads were divided evenly; what this leaves out all parts share at the end of a window.
+ */
+SEPARATE int charge_part(struct vm_state *v, u32 domain, u64 cost)
 {
-	struct gang_part *part = part_in(v, domain);
+	struct gang_part *part;
+	u64 own = 0;
 
-	if (part->domain != domain)
-		return;
-	cost = v->seats ? cost * v->seats / (pol_count(part->set) ?: 1) : cost * pol_min(v->nr_parts, wanting(&v->account));
-	__sync_fetch_and_add(&part->vtime, cost);
+	if (!v)
+		return 0;
+	part = part_in(v, domain);
+	if (part->domain == domain)
+		own = v->seats ? cost * v->seats / (pol_count(part->set) ?: 1) : cost * pol_min(v->nr_parts, wanting(&v->account));
+	if (own)
+		__sync_fetch_and_add(&part->vtime, own);
+	if (!v->seats && own < cost * v->nr_parts)
+		__sync_fetch_and_add(&v->uneven, cost * v->nr_parts - own);
+	return 0;
 }
 
 /* Charges what the running thread of a CPU has used since it was last charged. */
@@ -308,13 +318,12 @@ static __always_inline u64 vtime_at(struct account *a, u32 vm, u32 domain)
 {
 	struct vm_state *v = vm_of(vm);
 
-	if (domain == a->domain && !(v && is_spread_pool(v)))
-		return a->vtime;
 	if (v && is_spread_pool(v) && is_member(v, domain))
 		return vtime_in(v, domain);
 	return a->vtime + clock_of(domain) - clock_of(a->domain);
 }
 
+/* What the parts of a VM in several pools did not use is gone but for what an account may save. */
 SEPARATE int expire_parts(u32 vm)
 {
 	struct vm_state *v = vm_of(vm);
@@ -333,9 +342,9 @@ SEPARATE int expire_parts(u32 vm)
 }
 
 /* An account none of whose threads runs or waits comes back: what it did not use is gone but for what it may save. */
-static __always_inline void expire_saved_time(struct account *a, u32 vm, u32 domain)
+static __always_inline void expire_saved_time(struct account *a, u32 vm)
 {
-	u64 least = clock_of(domain) - lag_of(vm), vtime = a->vtime;
+	u64 least = clock_of(a->domain) - lag_of(vm), vtime = a->vtime;
 	struct vm_state *v = vm_of(vm);
 
 	if (a->nr_running || waiting(a))

@@ -238,7 +238,7 @@ struct chance {
 	bool seated;	/* it is a vCPU of a gang, and slots are planned */
 	bool owns;	/* and this is its slot */
 	bool sits_here;	/* and this is the CPU of its seat */
-	u64 place;	/* of one that is not seated */
+	u64 place;	/* of one that is not seated, among what waits in this CPU's domain */
 	u32 domain;	/* in whose queue it would wait */
 };
 
@@ -260,7 +260,7 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 	seat = d->slotted ? seat_cpu(t) : NO_CPU;
 	out->seated = seat >= 0;
 	if (!out->seated)
-		out->place = place_of(t, out->domain);
+		out->place = place_of(t, c->domain);
 	out->owns = out->seated && c->owner == t->vm;
 	out->sits_here = seat == here;
 }
@@ -404,7 +404,7 @@ static __always_inline bool give_way_to_own(s32 cpu, struct cpu_state *c, struct
 
 	if (!prev->runnable || prev->seated || prev->domain == c->domain ||
 	    !first_place(pool_queue(prev->domain), cpu, &first) ||
-	    !pol_before(first + SET.lag_ns, prev->place) ||
+	    !pol_before(first + SET.lag_ns, prev->place + clock_of(prev->domain) - clock_of(c->domain)) ||
 	    !scx_bpf_dsq_move_to_local(pool_queue(prev->domain), 0))
 		return false;
 	count(INSTEP_C_STOLEN);

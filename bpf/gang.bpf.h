@@ -322,7 +322,7 @@ static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_sta
 static __always_inline bool is_to_be_tried(struct vm_state *v, struct instep_vm_settings *s, struct domain_state *d,
 					   u64 blocks, u64 window)
 {
-	if (!on(INSTEP_M_TRIAL) || v->seats || s->nr_vcpus < 2 || s->cosched != INSTEP_COSCHED_AUTO || v->ran_ns < window / TRIAL_PART)
+	if (!on(INSTEP_M_TRIAL) || v->seats || v->crowded || s->nr_vcpus < 2 || s->cosched != INSTEP_COSCHED_AUTO || v->ran_ns < window / TRIAL_PART)
 		return false;
 	if (blocks * POL_GANG_OFF_NS < POL_TRIAL_FACTOR * v->ran_ns)
 		return false;
@@ -364,17 +364,14 @@ SEPARATE int continue_trial(u32 vm, u64 window)
 	return true;
 }
 
-/*
- * Whether two vCPUs that belong together wait in the pool for some time, as wider gangs have more than an eighth of the slots of
- * their CPUs, although they are entitled to a CPU each.
- */
+/* Whether two vCPUs that belong together wait in the pool for some time, as their gang, entitled to a CPU for each, missed many slots. */
 static __always_inline bool is_crowded(struct vm_state *v, u32 seats)
 {
 	u32 slots = v->slots_had + v->missed;
 
 	if (v->crowded)
 		return --v->crowded;
-	if (seats != 2 || v->trial || v->account.share < seats * POL_CPU * 15 / 16 || slots < LEAST_SLOTS || v->missed * 8 < slots)
+	if (seats != 2 || v->seats != 2 || v->trial || v->account.share < seats * POL_CPU * 15 / 16 || slots < LEAST_SLOTS || v->missed * 8 < slots)
 		return false;
 	v->crowded = CROWDED_WINDOWS;
 	return true;
@@ -414,7 +411,7 @@ SEPARATE int end_window(u32 vm, u64 now)
 	    (!seats && is_broad(vm, v, d) != v->broad))
 		reseat(vm, v, d, seats, all, now);
 	if (is_spread_pool(v))
-		even_leads(vm, 0);
+		even_leads(vm, v->nr_parts * WINDOW_NS);
 	v->ran_ns = 0;
 	__sync_fetch_and_sub(&v->spare, v->spare / SPARE_WINDOWS);
 	return 0;

@@ -141,7 +141,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	look->domain = look->bound ? c->domain : domain_for(t, look->cpu);
 	a = account_of(t->vm, look->domain);
 	if (a)
-		expire_saved_time(a, t->vm, look->domain);
+		expire_saved_time(a, t->vm);
 	unhold(t, t->looked_at);
 	t->queued_at = t->looked_at;
 	t->waits_since = scx_bpf_now();

@@ -471,7 +471,7 @@ void BPF_STRUCT_OPS(instep_runnable, struct task_struct *p, u64 enq_flags)
 	domain = domain_for(t, scx_bpf_task_cpu(p));
 	a = account_of(t->vm, domain);
 	if (a)
-		expire_saved_time(a, t->vm, domain);
+		expire_saved_time(a, t->vm);
 	bound_own(t, domain);
 	t->woke = t->own;
 	note_wake(t);

@@ -207,7 +207,7 @@ static __noinline void seat_pool(struct domain_state *d, u32 domain)
 }
 
 /* A VM goes to another domain, with its lag. */
-SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
+SEPARATE int change_domain(u32 vm, u32 to, u64 now)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
@@ -221,7 +221,9 @@ SEPARATE int change_domain(u32 vm, u32 to, u32 share, u64 now)
 	enter_domain(v, to);
 	d->stale = 1;
 	e->stale = 1;
-	move_load(d, e, share);
+	/* What has several parts gets others below. */
+	if (!is_spread(v))
+		move_load(d, e, load_of(&v->account));
 	count(INSTEP_C_MOVE_DOMAIN);
 	if (v->seats || is_spread(v))
 		seat_gang(vm, v, e, s->cosched == INSTEP_COSCHED_RELAXED, now);
@@ -246,7 +248,7 @@ SEPARATE int go_home(u32 vm, u64 now)
 	to = least_loaded(s->home_node, false, NULL);
 	d = domain_of(to);
 	if (d && d->node == s->home_node)
-		change_domain(vm, to, load_of(&v->account) / (v->nr_parts ?: 1), now);
+		change_domain(vm, to, now);
 	return 0;
 }
 
@@ -304,7 +306,7 @@ SEPARATE int move_vm(u64 now)
 	vm = best_to_move(d, e);
 	v = vm_of(vm);
 	if (vm && v)
-		change_domain(vm, to, load_of(&v->account), now);
+		change_domain(vm, to, now);
 	else if (SET.thread_weight && load_per_cpu(d, 0) > POL_CPU && !d->isolated && !e->isolated)
 		e->pulls = from + 1;
 	return 0;
@@ -376,7 +378,7 @@ SEPARATE int move_wide(u64 now)
 			continue;
 		d->nr_wide--;
 		e->nr_wide++;
-		change_domain(vm, to, load_of(&v->account), now);
+		change_domain(vm, to, now);
 		return true;
 	}
 	return false;
@@ -404,7 +406,7 @@ static __always_inline void review_vm(struct task_struct *p, struct task_state *
 		return;
 	/* It may not use its domain any more. */
 	if (!v->allowed && c->domain != v->account.domain)
-		change_domain(t->vm, c->domain, 0, now);
+		change_domain(t->vm, c->domain, now);
 	end_window(t->vm, now);
 	go_home(t->vm, now);
 }

@@ -2,7 +2,12 @@
 /*
  * What is done for all accounts once in an allocation period of 24 ms: demand, lag, level, shares, the length of a slot.
  *
- * Flags, counters, problem and method: account.bpf.h.
+ * Flags and counters are those of account.bpf.h.
+ *
+ * Problem: what an account wants changes, and with it what all others may have.
+ * Method: `end_period` takes over what each account wanted in the period, bounds what it saved and owes, seeks the level at which all
+ * shares fill the host, and sets them. account.bpf.h has the formulas.
+ * Limits: in a domain without slots the clock knows the VMs that have their home there, and no parts of others (span.bpf.h).
  */
 #ifndef INSTEP_PERIOD_BPF_H
 #define INSTEP_PERIOD_BPF_H
@@ -43,11 +48,14 @@ static __always_inline void note_least(struct account *a, u32 domain)
 SEPARATE int bound_lag(struct account *a, u32 vm, u32 domain, u32 share)
 {
 	u64 clock = clock_of(domain), vtime, most;
+	struct vm_state *v = vm_of(vm);
 
 	if (!a)
 		return 0;
 	vtime = a->vtime;
 	most = !a->waited || a->light ? lag_of(vm) : MOST_BEHIND * lag_of(vm);
+	if (v && is_spread_pool(v) && most == lag_of(vm))
+		expire_parts(vm);
 	if (pol_before(vtime, clock - most)) {
 		if (set_vtime(a, vtime, clock - most))
 			count(INSTEP_C_EXPIRED);
@@ -81,7 +89,7 @@ static __always_inline void end_account_period(struct account *a, u32 vm, u32 do
 	a->peak = wanting(a);
 }
 
-/* What a VM loads its domains with counts there or, if it `leaves`, no longer. */
+/* Adds what a VM loads its domains with to the load of each or, if the VM `leaves` them, takes it from there. */
 SEPARATE int note_load(u32 vm, struct account *a, bool leaves)
 {
 	struct vm_state *v = vm_of(vm);
@@ -100,7 +108,7 @@ SEPARATE int note_load(u32 vm, struct account *a, bool leaves)
 	return 0;
 }
 
-/* The threads of the host do so first in a period. */
+/* The load of a domain is that of its threads of the host, to which VMs add theirs. */
 static __always_inline void note_load_of_host(struct account *a)
 {
 	struct domain_state *d = domain_of(a->domain);

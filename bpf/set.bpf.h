@@ -274,6 +274,7 @@ SEPARATE int place_part(u32 vm, u32 k, u32 domain, u32 size)
 	sum_load(d, domain, vm);
 	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 	part->domain = domain;
+	part->granted = 0;
 	part->set = find_set(d, vm, size, 0, &score);
 	d->stale = 1;
 	return part->set != 0;

@@ -7,7 +7,8 @@
  * Problem: CPUs that choose by virtual time each for itself do not choose the same VM at the same time.
  * Method (Ousterhout's slots; the order of accounts instead of the rows of his matrix): while threads wait in a domain
  * that has gangs, a timer cuts time into slots of 6 ms, at the same moments in all domains. At the start of a slot one
- * CPU plans it. It takes the accounts in the order of their virtual time:
+ * CPU plans it. It takes the accounts in the order of their virtual time (a gang that had the last slot goes on before those that are
+ * less than a slot further behind):
  *     a gang               gets all CPUs of its set if they are still free, else it waits for another slot;
  *     any other account    gets as many CPUs as it wants on average, the last ones of the domain that are free.
  * An account that was not served for 45 ms comes before all, as does a gang that had no slot for so long: of those the one
@@ -122,8 +123,8 @@ static __always_inline u32 list_head(struct domain_state *d, u32 at)
 }
 
 /*
- * The virtual time by which a VM is put in order. Of gangs whose virtual times are less than a slot apart the one that had the last
- * slot has the next: two that take turns have two slots each, and their CPUs change hands half as often.
+ * The virtual time by which a VM is put in order. A gang that had the last slot counts as a slot further behind: two that take turns have
+ * two slots each, and their CPUs change hands half as often.
  */
 SEPARATE u64 order_of(struct vm_state *v, struct domain_state *d)
 {
@@ -334,6 +335,7 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 			if (set & ~(plan->free & v->allowed))
 				continue;
 			move_to(v, set, plan->now);
+			v->missed -= !!v->missed;
 			grant(d, v, vm, plan);
 			break;
 		}

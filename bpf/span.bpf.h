@@ -20,10 +20,11 @@
  * vCPUs, else in as many as there are side by side, at most 16. Its vCPUs are divided evenly among them, and each waits in the
  * pool of its part's domain. Each part is charged by
  *     CPU time in the domain / (share / least of the number of parts and of the threads that the VM wants to run)
- * and at the end of each window of evidence (gang.bpf.h) all are set equally far ahead of the clocks of their domains, by the mean: what
- * siblings do not use elsewhere a part may use, and none holds the clock of its domain back.
+ * and at the end of each window of evidence (gang.bpf.h) all are set equally far ahead of the clocks of their domains, by the mean of what
+ * all have used: what siblings do not use elsewhere a part may use, and none holds the clock of its domain back.
  * Limits: only VMs whose vCPUs may use all CPUs. While some of its vCPUs form a gang that fits into its domain all wait there. What
- * lies in several domains moves only when a gang loses CPUs, when the VM gets another home, or when a trial as a gang begins or ends.
+ * lies in several domains moves only when a gang loses CPUs, when the VM gets another home, or when a trial as a gang begins or ends. Where
+ * a VM in several pools has its share as a whole, siblings whose part lies beside a gang have what overdue threads get.
  */
 #ifndef INSTEP_SPAN_BPF_H
 #define INSTEP_SPAN_BPF_H
@@ -63,6 +64,7 @@ SEPARATE u64 lead_of(u32 vm, u32 k, u64 cost)
 	struct vm_state *v = vm_of(vm);
 	struct gang_part *part;
 	struct domain_state *d;
+	u64 vtime, bounded;
 
 	if (!v)
 		return LEAD_ORIGIN;
@@ -70,8 +72,12 @@ SEPARATE u64 lead_of(u32 vm, u32 k, u64 cost)
 	d = domain_of(part->domain);
 	if (!d)
 		return LEAD_ORIGIN;
-	part->vtime = pol_clamp(part->vtime, d->clock - MOST_BEHIND * SET.lag_ns, d->clock + 2 * SET.lag_ns + 2 * cost);
-	return LEAD_ORIGIN + part->vtime - d->clock;
+	vtime = part->vtime;
+	bounded = pol_clamp(vtime, d->clock - MOST_BEHIND * SET.lag_ns, d->clock + 2 * SET.lag_ns + 2 * cost);
+	/* CPUs of its domain may charge it at the same time. */
+	if (bounded != vtime)
+		__sync_fetch_and_add(&part->vtime, bounded - vtime);
+	return LEAD_ORIGIN + bounded - d->clock;
 }
 
 /* Part `k` of a VM is so far ahead from now on. CPUs of its domain may charge it at the same time. */
@@ -102,7 +108,10 @@ SEPARATE int even_leads(u32 vm, u64 cost)
 	bpf_for(k, 0, INSTEP_MAX_PARTS)
 		if ((u32)k < v->nr_parts)
 			sum += lead_of(vm, k, cost);
+	sum += __sync_lock_test_and_set(&v->uneven, 0);
 	sum /= v->nr_parts;
+	if (is_spread_pool(v))
+		sum = pol_min(sum, LEAD_ORIGIN + 2 * SET.lag_ns);
 	bpf_for(k, 0, INSTEP_MAX_PARTS)
 		if ((u32)k < v->nr_parts)
 			set_lead(vm, k, sum);
@@ -248,7 +257,7 @@ SEPARATE u32 find_most_domains(u32 vm)
 	return 0;
 }
 
-/* The planners of a gang's domains list their members anew. What it loads them with does not speak against them. */
+/* A VM leaves its domains before it gets a place, so that its own load speaks against none of them. Their planners list members anew. */
 SEPARATE int leave_domains(u32 vm)
 {
 	struct vm_state *v = vm_of(vm);
@@ -307,17 +316,10 @@ SEPARATE int spread_pool(u32 vm)
 }
 
 /* A gang gets the best set of its domain, or sets in several. Without any it is none. */
-static __always_inline int find_place(u32 vm)
+static __always_inline void find_place(u32 vm, struct vm_state *v, struct domain_state *d)
 {
-	struct vm_state *v = vm_of(vm);
-	struct domain_state *d;
 	u32 n;
 
-	if (!v)
-		return 0;
-	d = domain_of(v->account.domain);
-	if (!d)
-		return 0;
 	if (v->seats > room_in(d)) {
 		n = may_spread(v) ? find_domains(vm, v->seats) : 0;
 		if (n && spread_over(vm, v->numbering.part, n))
@@ -327,25 +329,25 @@ static __always_inline int find_place(u32 vm)
 		v->nr_parts = place_part(vm, 0, v->account.domain, v->seats);
 	}
 	if (v->nr_parts)
-		return 0;
+		return;
 	v->seats = 0;
 	d = domain_of(v->account.domain);
 	v->broad = d && is_broad(vm, v, d);
 	if (v->broad)
 		spread_pool(vm);
-	return 0;
 }
 
 /* Gives the vCPUs of a VM the best place, as if it had none. */
 SEPARATE int place_gang(u32 vm, u64 now)
 {
 	struct vm_state *v = vm_of(vm);
+	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
 
-	if (!v || !domain_of(v->account.domain))
+	if (!v || !d)
 		return 0;
 	leave_domains(vm);
 	v->moved_at = now;
-	find_place(vm);
+	find_place(vm, v, d);
 	note_load(vm, &v->account, false);
 	return 0;
 }

@@ -107,6 +107,7 @@ struct vm_state {
 	u64 apart_ns;	 /* time in which one ran while another waited for a CPU */
 	u64 rest_ns;	 /* time in the window of evidence in which none of its vCPUs wanted a CPU */
 	u64 spare;	 /* virtual time that it was not charged for in holes, of about the last second */
+	u64 uneven;	 /* in several pools: virtual time that is to be divided among its parts (span.bpf.h) */
 	u32 refusals;	 /* slots since its last one, in which it wanted one */
 	u32 strays;	 /* vCPUs that lost their seat while they waited there */
 	u32 trial;	 /* windows of its trial as a gang that are left (gang.bpf.h) */
@@ -115,7 +116,7 @@ struct vm_state {
 	u64 moved_at;	 /* when its set moved last */
 	u32 torn;	 /* how often a CPU was taken from it in its slot, ... */
 	u32 slots_had;	 /* ... over these slots */
-	u32 missed;	 /* slots that it wanted and others had, meanwhile */
+	u32 missed;	 /* slots that it wanted and did not get, meanwhile */
 	u32 crowded;	 /* windows for which it forms no gang, as it missed many */
 	u64 granted_at;	 /* when it last had a slot, or wanted none */
 	u64 total_slots; /* that it had since it is known */

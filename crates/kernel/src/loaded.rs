@@ -482,8 +482,13 @@ fn waits_of(state: &types::host_state, placed: &Placed) -> Vec<(Tid, WaitClasses
 
 /// How far a VM is behind its domain's clock; 0 before it has joined one.
 fn lag_of(state: &types::host_state, vm: &types::vm_state) -> i64 {
-    let domain = state.domains.get(vm.account.domain as usize).filter(|_| vm.joined != 0);
-    domain.map_or(0, |domain| domain.clock.wrapping_sub(vm.account.vtime) as i64)
+    // The parts of a VM in several pools are equally far ahead.
+    let (domain, vtime) = match vm.parts.first() {
+        Some(part) if vm.nr_parts > 1 && vm.seats == 0 => (part.domain, part.vtime),
+        _ => (vm.account.domain, vm.account.vtime),
+    };
+    let domain = state.domains.get(domain as usize).filter(|_| vm.joined != 0);
+    domain.map_or(0, |domain| domain.clock.wrapping_sub(vtime) as i64)
 }
 
 /// How many CPUs the gang of a VM has, in all its domains.

@@ -291,10 +291,12 @@ impl Host {
     }
 
     /// Whether every run of `instep` is 1 % below the run of one other rule with the same seed: with five or more runs
-    /// that is hardly chance.
+    /// that is hardly chance. Rules that have fewer runs do not count.
     fn is_below_in_each_run(&self, scheduler: usize) -> bool {
         let (own, mut others) = self.paired_runs(scheduler);
-        others.any(|other| own.iter().zip(other).all(|(own, other)| own / other - 1.0 < BELOW))
+        let is_below =
+            |other: &[f64]| own.iter().zip(other).all(|(own, other)| own / other - 1.0 < BELOW);
+        others.any(|other| other.len() >= own.len() && is_below(other))
     }
 
     /// Whether every run of `instep` is above the runs of all those rules with the same seed.

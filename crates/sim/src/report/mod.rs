@@ -147,7 +147,7 @@ pub struct WaitReport {
     pub up_to_ns: Vec<(u64, u64)>,
 }
 
-/// Who ran while a VM waited.
+/// What ran while a VM waited.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct SimulatedCulprit {
     /// A VM, itself (stacked siblings), `host` (the host's own threads) or `idle`.

@@ -1,4 +1,4 @@
-//! Who ran while each VM waited: every nanosecond that a vCPU waits on a CPU's queue is charged to
+//! What ran while each VM waited: every nanosecond that a vCPU waits on a CPU's queue is charged to
 //! the group that occupies that CPU then. What is charged to the VM itself is the loss by stacking,
 //! what is charged to an idle CPU, or to nobody
 //! between waking and queueing, the latency of wake-ups.

@@ -103,7 +103,7 @@ pub struct AnalysedVm {
     pub stacking: Option<f64>,
     /// Mean fraction of the runnable vCPUs that ran while at least one did; `None` if none did, too.
     pub co_run: Option<f64>,
-    /// Who ran while its vCPUs waited, the longest first.
+    /// What ran while its vCPUs waited, the longest first.
     pub culprits: Vec<AnalysedCulprit>,
     /// The furthest that a waiting vCPU fell behind its siblings.
     pub max_skew_ns: Option<u64>,
@@ -174,7 +174,7 @@ impl From<&WaitTable> for AnalysedWaits {
     }
 }
 
-/// Who ran while a VM waited.
+/// What ran while a VM waited.
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize)]
 pub struct AnalysedCulprit {
     /// A VM, a thread's name, `(idle)`, or the VM itself: stacked siblings.

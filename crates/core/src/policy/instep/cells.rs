@@ -6,7 +6,7 @@
 use super::super::PolicySettings;
 use crate::idset::{CpuSet, NodeSet};
 use crate::score::SHARED;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, Vm};
 use crate::topology::{CoreKind, Topology};
 use crate::units::{Nanos, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,9 +101,10 @@ impl<'a> Host<'a> {
         !self.left.contains(node)
     }
 
-    /// Whether memory is to come home from nodes without CPUs.
-    pub(super) fn fetches(&self) -> bool {
-        self.snapshot.topology.memory_only_nodes().iter().any(|node| self.is_movable(node))
+    /// Whether memory of a VM lies on a node without CPUs from where it is to come home.
+    pub(super) fn has_memory_to_fetch(&self, vm: &Vm) -> bool {
+        let only = self.snapshot.topology.memory_only_nodes();
+        vm.memory.keys().any(|node| only.contains(*node) && self.is_movable(*node))
     }
 
     /// Loads before any VM is placed: that of other processes is everywhere.

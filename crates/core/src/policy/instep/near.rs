@@ -54,7 +54,8 @@ impl Home {
             let away = !nodes.contains(node.id) && host.is_movable(node.id);
             hops[node.id.0 as usize] = (mean(node.id), away.then_some(within));
         }
-        Self { hops, room, is_all: places.len() == host.places.len() && !host.fetches(), nodes }
+        let fetches = topology.memory_only_nodes().iter().any(|node| host.is_movable(node));
+        Self { hops, room, is_all: places.len() == host.places.len() && !fetches, nodes }
     }
 
     fn hops(&self, node: NodeId) -> (i64, Option<i64>) {

@@ -166,7 +166,7 @@ impl<'a> Plan<'a> {
             let part = own.load.part(share);
             let (mut load, mut before) = (self.state.loads[cell], self.state.costs[cell]);
             if off != 0 {
-                load = load.part(1000 + off);
+                load = load.part((1000 + off).max(0));
                 before = self.host.cells[cell].cost(&load);
             }
             let after = self.host.cells[cell].cost(&load.plus(&part));

@@ -51,7 +51,7 @@ fn wish(
 ) -> Wish {
     let (host, spots, units) = (plan.host, plan.spots, plan.units);
     let cores = range.clone().all(|unit| given[unit].is_some());
-    if host.cells.len() == 1 && !cores && mend.is_none() && !host.fetches() {
+    if host.cells.len() == 1 && !cores && mend.is_none() && !host.has_memory_to_fetch(vm) {
         return Wish::give_back(vm, &host.online, no_cores(plan, vm, range));
     }
     let (mut home, mut cpus) = (NodeSet::new(), CpuSet::new());
