@@ -4,6 +4,7 @@ use super::*;
 use crate::Waker;
 use crate::abi::{CpuMask, PF_KTHREAD};
 
+mod clocks;
 mod counts;
 mod evidence;
 mod frequency;
@@ -20,7 +21,8 @@ mod waits;
 const MS: u64 = 1_000_000;
 const START: u64 = 1000 * MS;
 use instep_abi::{
-    M_CORES as CORES, M_GANG as GANG, M_HOME as HOME, M_SPAN as SPAN, M_WAKE as WAKE,
+    M_CORES as CORES, M_GANG as GANG, M_HOME as HOME, M_MOVES as MOVES, M_SPAN as SPAN,
+    M_WAKE as WAKE,
 };
 
 /// So many cores of one CPU on one node.

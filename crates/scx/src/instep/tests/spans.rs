@@ -4,6 +4,17 @@ use super::*;
 
 /// `nodes` nodes of so many CPUs, and VMs of so many vCPUs of which none ever blocks.
 fn on_nodes(nodes: usize, cpus: usize, vms: &[usize], without: u32) -> Instep {
+    with_awake(nodes, cpus, vms, without, |_| true)
+}
+
+/// The same, but only these vCPUs are awake.
+fn with_awake(
+    nodes: usize,
+    cpus: usize,
+    vms: &[usize],
+    without: u32,
+    is_awake: impl Fn(usize) -> bool,
+) -> Instep {
     let all = nodes * cpus;
     let machine = Machine {
         core: (0..all).map(|cpu| vec![cpu]).collect(),
@@ -14,7 +25,7 @@ fn on_nodes(nodes: usize, cpus: usize, vms: &[usize], without: u32) -> Instep {
     let tasks: Vec<TaskSetup> = (0..count).map(task).collect();
     let sizes: Vec<(usize, u32)> = vms.iter().map(|vcpus| (*vcpus, 100)).collect();
     let mut instep = fits(&machine, &tasks, &table(&sizes), without);
-    for task in 0..count {
+    for task in (0..count).filter(|task| is_awake(*task)) {
         instep.kernel().wake(task, Waker::Other(0), START);
         run_due_work(&mut instep, START);
     }
@@ -107,6 +118,16 @@ fn vm_of_several_pools_that_may_use_one_domain_only_waits_there() {
     let wanted = |task: usize| if task < 8 { 1000.0 } else { 2000.0 };
     let near = |(task, had): (usize, &usize)| (*had as f64 / wanted(task) - 1.0).abs() < 0.1;
     assert!(ran.tasks.iter().enumerate().all(near), "{:?}", ran.tasks);
+}
+
+#[test]
+fn vm_of_several_pools_with_one_vcpu_that_computes_has_its_share() {
+    // 61 VMs have equal parts of 16 CPUs.
+    let vms: Vec<usize> = std::iter::once(16).chain([2; 60]).collect();
+    let mut instep = with_awake(4, 4, &vms, GANG, |task| !(1..16).contains(&task));
+    let ran = run(&mut instep, 16, &vms, 1000, 5000);
+    let share = 4000.0 * 16.0 / 61.0;
+    assert!(ran.cpu.iter().all(|had| (*had as f64 / share - 1.0).abs() < 0.1), "{:?}", ran.cpu);
 }
 
 #[test]
