@@ -2,7 +2,7 @@
 /*
  * What is done for all accounts once in an allocation period of 24 ms: demand, lag, level, shares, the length of a slot.
  *
- * Flags and counters are those of account.bpf.h.
+ * Flag: none. Counters: none (account.bpf.h has those of shares).
  *
  * Problem: what an account wants changes, and with it what all others may have.
  * Method: `end_period` takes over what each account wanted in the period, bounds what it saved and owes, seeks the level at which all
