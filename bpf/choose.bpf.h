@@ -33,11 +33,9 @@ static __always_inline u32 slot_of_seat(struct instep_vm_settings *s, struct gan
 	return i ? i->sits : INSTEP_NO_SLOT;
 }
 
-/* Takes the vCPU that waits on this seat of a part of a gang; whether there was one. */
-static __always_inline bool take_of_seat(struct instep_vm_settings *s, struct gang_part *part, u32 seat)
+/* Takes the vCPU with this slot, if it waits in its own queue; whether it did. */
+static __always_inline bool take_slot(u32 slot)
 {
-	u32 slot = slot_of_seat(s, part, seat);
-
 	return slot < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(slot), 0);
 }
 
@@ -61,9 +59,7 @@ SEPARATE u32 slot_waiting_at(u32 vm, u32 domain, u32 lane)
 /* Takes the vCPU of a gang that sits on this CPU; whether there was one. */
 static __always_inline bool take_seat(u32 vm, u32 domain, u32 lane)
 {
-	u32 slot = slot_waiting_at(vm, domain, lane);
-
-	return slot < SET.nr_slots && scx_bpf_dsq_move_to_local(seat_queue(slot), 0);
+	return take_slot(slot_waiting_at(vm, domain, lane));
 }
 
 /* Takes a vCPU that waits on a seat of this gang in this domain: the one that sits here, else any. */
@@ -80,7 +76,7 @@ SEPARATE int take_waiting(u32 vm, u32 domain, u32 lane)
 		return true;
 	part = part_in(v, domain);
 	waiting = part->domain == domain ? part->waiting : 0;
-	return waiting && take_of_seat(s, part, pol_lowest(waiting));
+	return waiting && take_slot(slot_of_seat(s, part, pol_lowest(waiting)));
 }
 
 /*
@@ -129,7 +125,7 @@ SEPARATE int take_of_parts(u32 vm)
 		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 		u64 waiting = (u32)k < v->nr_parts ? part->waiting : 0;
 
-		if (waiting && take_of_seat(s, part, pol_lowest(waiting)))
+		if (waiting && take_slot(slot_of_seat(s, part, pol_lowest(waiting))))
 			return true;
 	}
 	return false;

@@ -262,22 +262,22 @@ fn remember(snapshot: &mut Snapshot, journal: &Journal) {
         for (emulator, initial) in vm.emulators.iter_mut().zip(initials) {
             emulator.initial = initial;
         }
-        note_placed(vm, &topology);
+        note_placed(vm, &topology, &online);
     }
 }
 
-/// The same by what a run tells everybody, for those who may read neither its journal nor the memory of VMs.
+/// The same by what a run publishes, for users who may read neither its journal nor the memory of VMs.
 pub fn remember_seen(snapshot: &mut Snapshot, run: &SeenRun) {
     let topology = Arc::clone(&snapshot.topology);
+    let online = topology.all_cpus();
     for vm in &mut snapshot.vms {
-        run.tell_of(vm);
-        note_placed(vm, &topology);
+        run.fill_in(vm);
+        note_placed(vm, &topology, &online);
     }
 }
 
 /// The nodes that Instep placed a VM on: those of the CPUs that vCPUs have from it.
-fn note_placed(vm: &mut Vm, topology: &Topology) {
-    let online = topology.all_cpus();
+fn note_placed(vm: &mut Vm, topology: &Topology, online: &CpuSet) {
     let given = vm.vcpus.iter().filter(|vcpu| vcpu.initial != vcpu.allowed);
     let given = given.fold(CpuSet::new(), |given, vcpu| given.or(&vcpu.allowed));
     let nodes_with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();

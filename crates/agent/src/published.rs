@@ -173,7 +173,7 @@ impl SeenRun {
 
     /// Fills in what it says of this VM: what vCPUs could use before Instep bound them to what they may use now, and where the VM's
     /// memory lay after the last cycle, if that is not known better.
-    pub(crate) fn tell_of(&self, vm: &mut Vm) {
+    pub(crate) fn fill_in(&self, vm: &mut Vm) {
         let Some(seen) = self.vms.iter().find(|it| it.pid == vm.id && it.name == vm.name) else {
             return;
         };

@@ -149,8 +149,8 @@ fn journal_or_seen(
     }
 }
 
-/// The state directory of the run that is told of: the one that was named, else that of this user, where a run of theirs published
-/// or left something, else that of the host's run.
+/// The state directory of the run to show: the one that was named, else this user's own if a run published or left something there,
+/// else that of the host's run.
 pub(crate) fn seen_state_dir(named: Option<&Path>) -> StateDir {
     let is_used = |own: &StateDir| {
         named.is_some() || own.path().join(HOST).exists() || Journal::path_in(own).exists()

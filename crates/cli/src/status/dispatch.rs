@@ -4,7 +4,7 @@ use crate::text::{indented, printable, wrapped};
 use instep_agent::dispatch::{
     InForce, LastExit, LimitInForce, Program, VmInForce, gone, read, take_held,
 };
-use instep_agent::published::{SeenRun, SeenScheduler, seen};
+use instep_agent::published::{SeenRun, SeenScheduler};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::NodeId;
 use instep_core::wording::Count;
@@ -78,13 +78,13 @@ impl DispatchJson {
 }
 
 /// Asks the kernel, and the word that a running `instep run` leaves: all of it, or what it tells everybody.
-pub(crate) fn read_dispatch(state: &Path) -> DispatchJson {
+pub(crate) fn read_dispatch(state: &Path, run: Option<SeenRun>) -> DispatchJson {
     let kernel = Probe::of(Path::new("/"), &[]);
     let told = read(state);
     let known = told.is_some();
     let enabled = kernel.state == Some(State::Enabled);
     let gone = (!known && !enabled).then(|| gone(state)).flatten();
-    let run = seen(state).filter(|_| !known);
+    let run = run.filter(|_| !known);
     let mut told: InForce = told.unwrap_or_default();
     let scheduler = run.as_ref().and_then(|run| run.scheduler.as_ref());
     if let Some(SeenScheduler { instep, why }) = scheduler {
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_vm_is_at_home_where_the_scheduler_that_is_in_force_keeps_it() {
-        let mut dispatch = read_dispatch(Path::new("/nonexistent"));
+        let mut dispatch = read_dispatch(Path::new("/nonexistent"), None);
         let home_node = Some(NodeId(1));
         dispatch.vms = vec![VmInForce { name: "a".into(), home_node, ..VmInForce::default() }];
         dispatch.instep = true;
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn cgroups_with_limits_are_listed_with_what_these_held() {
-        let mut dispatch = read_dispatch(Path::new("/nonexistent"));
+        let mut dispatch = read_dispatch(Path::new("/nonexistent"), None);
         let limits = |dispatch: &DispatchJson| dispatch.drawn(2000).contains("CPU limits");
         assert!(!limits(&dispatch), "there are none");
         let domain = |domain, host_held_ns| DomainSeen {
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn why_is_told_whoever_runs_and_when_it_is_tried_again() {
-        let mut dispatch = read_dispatch(Path::new("/nonexistent"));
+        let mut dispatch = read_dispatch(Path::new("/nonexistent"), None);
         let would = "; `instep run --dispatch auto` would ";
         assert!(dispatch.why.starts_with(UNTOLD) && dispatch.why.contains(would));
         assert!(dispatch.drawn(2000).contains(&dispatch.why), "{}", dispatch.drawn(2000));

@@ -125,7 +125,8 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
     let mut observed = observe(&args.host, &config, None)?;
     let mut conflicts = Conflicts::of(&observed, &trust);
     // The run has a configuration of its own.
-    if let Some(run) = state.as_ref().and_then(|state| seen(state.path())) {
+    let seen_run = observed.seen.clone().or_else(|| seen(state.as_ref()?.path()));
+    if let Some(run) = &seen_run {
         let counted = run.counted();
         conflicts.refused.retain(|vm, _| !counted.contains(vm));
     }
@@ -136,7 +137,7 @@ pub(crate) fn command(args: &StatusArgs) -> anyhow::Result<Outcome> {
         }
     }
     let of_dispatch = state.as_ref().filter(|_| observed.xen.is_none());
-    let dispatch = of_dispatch.map(|state| dispatch::read_dispatch(state.path()));
+    let dispatch = of_dispatch.map(|state| dispatch::read_dispatch(state.path(), seen_run));
     if let Some(dispatch) = &dispatch {
         dispatch.take_held(&mut observed.snapshot);
     }

@@ -23,7 +23,7 @@ pub(crate) struct Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // A browser that is told to close ends its own processes, too; one that is killed leaves them.
+        // On this request the browser ends its own processes, too; if it were killed, they would go on.
         let _ = write_message(&mut self.requests, &json!({"id": 0, "method": "Browser.close"}));
         let end = Instant::now() + Duration::from_secs(10);
         while Instant::now() < end && self.child.try_wait().is_ok_and(|ended| ended.is_none()) {

@@ -8,30 +8,25 @@ use crate::snapshot::Snapshot;
 /// What the plan found for a host on which nothing is in force loses, and what the best does, in millionths
 /// of a CPU; `None` on a host with more than `most` plans.
 pub(in super::super) fn against_exact(snapshot: &Snapshot, most: usize) -> Option<(i64, i64)> {
-    with_plan(
-        snapshot,
-        &PolicySettings::default(),
-        |_| Ok(false),
-        |mut plan, _| {
-            let options = plan.units.iter().map(|unit| unit.options.concat()).collect::<Vec<_>>();
-            let plans = options.iter().try_fold(1usize, |all, own| all.checked_mul(own.len()))?;
-            if plans > most {
-                return None;
-            }
-            search::search(&mut plan);
-            let found: Vec<Spot> = plan.state.at.iter().copied().flatten().collect();
-            let found = search::loss_on(&mut plan, &found);
-            let choose = |mut number: usize| -> Vec<Spot> {
-                let one = |own: &Vec<Spot>| {
-                    let at = number % own.len();
-                    number /= own.len();
-                    own[at]
-                };
-                options.iter().map(one).collect()
+    let every = |_| Ok(false);
+    with_plan(snapshot, &PolicySettings::default(), every, |mut plan, _| {
+        let options = plan.units.iter().map(|unit| unit.options.concat()).collect::<Vec<_>>();
+        let plans = options.iter().try_fold(1usize, |all, own| all.checked_mul(own.len()))?;
+        if plans > most {
+            return None;
+        }
+        search::search(&mut plan);
+        let found: Vec<Spot> = plan.state.at.iter().copied().flatten().collect();
+        let found = search::loss_on(&mut plan, &found);
+        let choose = |mut number: usize| -> Vec<Spot> {
+            let one = |own: &Vec<Spot>| {
+                let at = number % own.len();
+                number /= own.len();
+                own[at]
             };
-            let best =
-                (0..plans).map(|number| search::loss_on(&mut plan, &choose(number))).min()?;
-            Some((found, best.min(found)))
-        },
-    )
+            options.iter().map(one).collect()
+        };
+        let best = (0..plans).map(|number| search::loss_on(&mut plan, &choose(number))).min()?;
+        Some((found, best.min(found)))
+    })
 }
