@@ -17,7 +17,7 @@
  *     a slice behind it, one that ran on this CPU last;
  *     in a hole, a vCPU of a gang that was refused: the one that sits here, else any;
  *     a thread of another domain's pool, of the same node first;
- *     a vCPU that waits on a seat in another domain, of a gang that has a part in this one, too.
+ *     a vCPU that waits on a seat in another domain.
  * Limits: a seat's queue is looked at without a lock; a vCPU that comes at this moment is found at the next choice.
  */
 #ifndef INSTEP_CHOOSE_BPF_H
@@ -112,39 +112,17 @@ SEPARATE int fill_hole(struct domain_state *d, u32 lane)
 	return false;
 }
 
-/* Takes a vCPU of this gang that waits on a seat, in whichever domain. */
-SEPARATE int take_of_parts(u32 vm)
+/* The same in other domains: gangs that share one may leave no CPU of it to a vCPU while those of others idle. */
+SEPARATE int fill_elsewhere(struct domain_state *d, u32 lane)
 {
-	struct instep_vm_settings *s = vm_set_of(vm);
-	struct vm_state *v = vm_of(vm);
 	s32 k;
 
-	if (!s || !v)
+	if (!d)
 		return false;
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
-		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
-		u64 waiting = (u32)k < v->nr_parts ? part->waiting : 0;
+	bpf_for(k, 0, d->nr_next) {
+		struct domain_state *o = domain_of(d->next[within(k, INSTEP_MAX_DOMAINS)]);
 
-		if (waiting && take_slot(slot_of_seat(s, part, pol_lowest(waiting))))
-			return true;
-	}
-	return false;
-}
-
-/* Takes a vCPU that waits on a seat in another domain, of a gang that has a part in this one, too. */
-SEPARATE int take_of_spread(struct domain_state *d)
-{
-	u32 n;
-	s32 k;
-
-	if (!d || !d->nr_spread || !on(INSTEP_M_HOLES))
-		return false;
-	n = members_of(d);
-	bpf_for(k, 0, n) {
-		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
-		struct vm_state *v = vm_of(vm);
-
-		if (v && is_spread_gang(v) && take_of_parts(vm))
+		if (o && o->slotted && fill_hole(o, lane))
 			return true;
 	}
 	return false;

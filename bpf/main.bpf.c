@@ -334,7 +334,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		call_idle(d);
 		return;
 	}
-	if (steal(d) || take_of_spread(d))
+	if (steal(d) || fill_elsewhere(d, c->lane))
 		return;
 	if (scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
 		return;
