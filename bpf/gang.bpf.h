@@ -410,8 +410,10 @@ SEPARATE int end_window(u32 vm, u64 now)
 	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts) ||
 	    (!seats && is_broad(vm, v, d) != v->broad))
 		reseat(vm, v, d, seats, all, now);
-	if (is_spread_pool(v))
+	if (is_spread_pool(v)) {
 		even_leads(vm, v->nr_parts * WINDOW_NS);
+		v->turns++;
+	}
 	v->ran_ns = 0;
 	__sync_fetch_and_sub(&v->spare, v->spare / SPARE_WINDOWS);
 	return 0;

@@ -57,6 +57,9 @@ static __always_inline bool may_use(struct task_struct *p, s32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }
 
+/* Siblings in several pools change their pools after so many windows. */
+#define TURN_WINDOWS 8
+
 /* Nothing serves a CPU that is offline, or that a higher class has. */
 static __always_inline bool is_usable(s32 cpu)
 {
@@ -65,13 +68,13 @@ static __always_inline bool is_usable(s32 cpu)
 	return c && c->node >= 0 && !c->taken_at;
 }
 
-/* In which part of a VM without a gang that has several a vCPU waits. */
+/* In which part of a VM without a gang that has several a vCPU waits: in the next one after some windows of evidence. */
 static __always_inline struct gang_part *pool_part(struct vm_state *v, struct task_state *t)
 {
 	struct instep_vm_settings *s = vm_set_of(t->vm);
 	u32 k = s ? (t->slot - s->first_slot) * v->nr_parts / (s->nr_vcpus ?: 1) : 0;
 
-	return &v->parts[within(k, INSTEP_MAX_PARTS)];
+	return &v->parts[within((k + v->turns / TURN_WINDOWS) % (v->nr_parts ?: 1), INSTEP_MAX_PARTS)];
 }
 
 /* Which domain a thread that was last on `cpu` waits in. */

@@ -115,12 +115,16 @@ fn gang_set_lies_in_one_last_level_cache() {
 fn two_gangs_on_one_set_take_slots_in_turn() {
     let mut instep = computing(8, &[(8, 100), (8, 100)], 0);
     let (mut ran, mut since, mut longest) = ([0u64; 2], [0u64; 2], 0);
+    let (mut changes, mut before) = (0, 0);
     for at in 1..1500 {
         step(&mut instep, 8, at);
         if at <= 500 {
             since = [at; 2];
             continue;
         }
+        let first = instep.current(0).expect("busy") / 8;
+        changes += u64::from(first != before);
+        before = first;
         for vm in 0..2 {
             let count = (0..8).filter(|cpu| instep.current(*cpu).expect("busy") / 8 == vm).count();
             ran[vm] += count as u64;
@@ -133,6 +137,23 @@ fn two_gangs_on_one_set_take_slots_in_turn() {
     assert_eq!(instep.ejected(), None);
     assert!(ran[0].abs_diff(ran[1]) * 20 < ran[0], "{ran:?}");
     assert!(longest <= 14, "{longest} ms without all eight CPUs");
+    // Two slots of 6 ms each time.
+    assert!(changes.abs_diff(1000 / 12) < 10, "{changes} changes in a second");
+}
+
+#[test]
+fn pair_that_misses_slots_waits_in_the_pool_if_it_is_entitled_to_two_cpus() {
+    // Beside two gangs of eight on eight CPUs one pair is entitled to two CPUs, and each of six to one.
+    for (pairs, ends) in [(1, 1), (6, 0)] {
+        let mut vms = vec![(8, 100), (8, 100)];
+        vms.extend(vec![(2, 100); pairs]);
+        let mut instep = computing(8, &vms, 0);
+        for at in 1..1500 {
+            step(&mut instep, 8, at);
+        }
+        let counts = [Counter::GangOn, Counter::GangOff].map(|what| instep.counter(what));
+        assert_eq!((instep.ejected(), counts), (None, [pairs as u64 + 2, ends]), "{pairs} pairs");
+    }
 }
 
 #[test]
