@@ -18,9 +18,10 @@
  * Within the host's account threads share CPU time by this weight times that of their nice value (policy.h, pol_host_key). The
  * account itself weighs in its domain what its threads weigh together, on average over the time in which there are any. While
  * user space has written none (`thread_weight` is 0) cgroups weigh alike, and the account weighs `host_weight`.
- * Limits: shares follow the demand by a second. Up to 65,536 cgroups are known (INSTEP_MAX_LIMITS). Any user may
- * make cgroups below one that was handed over: those of ordinary users take half of the table at most. Threads of a
- * cgroup that is not known count in the nearest one above it that is, so that its weight holds for them, too.
+ * Limits: shares follow the demand by a second. Up to 65,536 cgroups are known (INSTEP_MAX_LIMITS), and those of the
+ * upper 32 levels. Any user may make cgroups below one that was handed over: those of ordinary users take half of the table at
+ * most. Threads of a cgroup that is not known count in the nearest one above it that is, so that its weight holds for
+ * them, too.
  */
 #ifndef INSTEP_GROUP_BPF_H
 #define INSTEP_GROUP_BPF_H
@@ -125,6 +126,12 @@ static __always_inline void read_group(u64 group, struct group_read *out)
 	}
 }
 
+/* How many cgroups lie above one. */
+static __always_inline s32 level_of(u64 group)
+{
+	return BPF_CORE_READ((struct task_group *)group, css.cgroup, level);
+}
+
 #else
 static __always_inline u64 group_of(struct task_struct *p)
 {
@@ -163,6 +170,15 @@ static __always_inline void read_group(u64 group, struct group_read *out)
 	*out = (struct group_read){
 		.id = group, .shares = g->shares, .quota = g->quota, .period = g->period, .burst = g->burst, .above = g->above,
 	};
+}
+
+static __always_inline s32 level_of(u64 group)
+{
+	s32 level = 0;
+
+	for (; group; group = INSTEP_STATE->cgroups[group % SHIM_MAX_GROUPS].above)
+		level++;
+	return level;
 }
 #endif
 

@@ -17,9 +17,10 @@
  *
  * A thread may run while something is left of all limits above it. CPUs look at this when the clock ticks, so some threads
  * run for a tick too long; because of the debt the mean is exact.
- * Limits: the periods of a limit begin when it is first seen, not when the kernel's do. Cgroups are looked through up to
- * 32 levels; up to 65,536 limits are known (INSTEP_MAX_LIMITS). Where the kernel has no memory for one the next look tries again,
- * and when its threads ran for two seconds without it the limit counts as lost.
+ * Limits: the periods of a limit begin when it is first seen, not when the kernel's do. Of a deeper tree of cgroups the upper 32
+ * levels are read; a limit below them counts as lost, unless a user other than root has that cgroup. Up to 65,536 limits are
+ * known (INSTEP_MAX_LIMITS). Where the kernel has no memory for one the next look tries again, and when its threads ran for
+ * two seconds without it the limit counts as lost.
  */
 #ifndef INSTEP_LIMIT_BPF_H
 #define INSTEP_LIMIT_BPF_H
@@ -177,11 +178,29 @@ SEPARATE u64 find_limits(u64 group, u64 now)
 	return nearest;
 }
 
+/* The nearest cgroup from this one upwards that lies in one of the upper GROUP_LEVELS levels. */
+SEPARATE u64 nearest_read(u64 group)
+{
+	s32 deeper = level_of(group) + 1 - GROUP_LEVELS;
+
+	bpf_repeat(deeper > 0 ? deeper : 0) {
+		struct group_read own = {};
+
+		read_group(group, &own);
+		/* Users' own limits in there are theirs: one of them must not end the scheduler by 33 directories. */
+		if (own.id && has_limit(&own) && !is_of_user(group))
+			lose_limit(own.id);
+		group = own.above;
+	}
+	return group;
+}
+
 /* A thread is in this cgroup: those above it are noted, and the limits among them are its own from now on. */
 static __always_inline void note_groups(struct task_state *t, u64 group, u64 now)
 {
 	t->group = group;
 	t->looked_at = now;
+	group = nearest_read(group);
 	t->node = note_cgroups(group, limit_clock());
 	t->limit = find_limits(group, limit_clock());
 }

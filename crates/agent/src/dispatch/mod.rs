@@ -57,7 +57,8 @@ const BUSY: Duration = Duration::from_secs(30);
 /// How long the start waits for a scheduler that is just going, such as that of a run before.
 const GOING: Duration = Duration::from_secs(5);
 
-const LOST_LIMITS: &str = "CPU limits of cgroups (cpu.max) would not hold: there are more than 65,536 of them, or the kernel has no memory for one";
+const LOST_LIMITS: &str = "CPU limits of cgroups (cpu.max) would not hold: there are more than 65,536 of them, one lies below 32 levels, \
+                           or the kernel has no memory for one";
 
 const LOST_GROUPS: &str = "there are more cgroups than the kernel scheduler has room for (65,536, of which ordinary users' have \
                            half): what lies in the others weighs as if it lay in the cgroup above them";
@@ -329,6 +330,9 @@ impl Dispatch {
             }
             return;
         }
+        if let Some(id) = kernel.lost_limit() {
+            return self.give_up_for_limit(&Root::live(), id);
+        }
         if self.looks.is_multiple_of(LOOKS_PER_COST) {
             self.programs = kernel.costs().into_iter().map(Program::from).collect();
             kernel.forget_idle();
@@ -372,9 +376,6 @@ impl Dispatch {
         let threads = threads.of_vms().chain(table::vcpus(&entries[scan.vms.len()..]));
         if let Some(why) = cookies::find_reason_to_leave(threads, self.config.despite_cookies) {
             return self.unload(why);
-        }
-        if let Some(id) = kernel.lost_limit() {
-            return self.give_up_for_limit(&Root::live(), id);
         }
         let vcpus = vcpus_of(&entries);
         if kernel.is_outgrown(vcpus) {

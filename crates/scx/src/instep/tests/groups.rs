@@ -199,6 +199,18 @@ fn trees_hold_on_32_cpus_of_two_nodes() {
 }
 
 #[test]
+fn weight_of_a_slice_counts_however_deep_threads_lie_below_it() {
+    // Two slices of weight 100. In one of them a user has made 40 cgroups of the highest weight, each within the one before.
+    let mut tree = vec![(0, 100, 0..8), (0, 100, 0..0)];
+    tree.extend((2..41).map(|above| (above, 10_000, 0..0)));
+    tree.push((41, 10_000, 8..16));
+    let mut host = Host::new(&cores(4), &[], 16, &tree);
+    host.wake(0..16);
+    let ran = host.ran(3, 4);
+    assert_near(&[ran[..8].iter().sum(), ran[8..].iter().sum()], &[2.0, 2.0], 0.03);
+}
+
+#[test]
 fn idle_cgroup_has_what_others_leave() {
     let mut host = Host::new(&cores(4), &[], 16, &[(0, 100, 0..8), (0, 100, 8..16)]);
     // As the kernel writes it for cpu.idle: WEIGHT_IDLEPRIO.

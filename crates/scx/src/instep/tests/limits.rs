@@ -13,14 +13,16 @@ struct Limit {
     above: u32,
 }
 
+/// In percent, of a cgroup without a limit.
+const NONE: u64 = u64::MAX / MS;
+
 fn limit(percent: u64) -> Limit {
     Limit { quota: percent, period: 100, burst: 0, above: 0 }
 }
 
 /// Sets a cgroup's limit in the kernel; `None` takes it away.
 fn set(instep: &mut Instep, group: u32, own: Option<Limit>) {
-    let none = Limit { quota: u64::MAX / MS, period: 100, burst: 0, above: 0 };
-    let Limit { quota, period, burst, above } = own.unwrap_or(none);
+    let Limit { quota, period, burst, above } = own.unwrap_or(limit(NONE));
     // SAFETY: it is the state that this scheduler was loaded with; C checks the number.
     unsafe {
         let state = instep.kernel().globals();
@@ -109,7 +111,7 @@ fn vms_under_limits_and_others_have_what_is_theirs_on_32_cpus() {
 fn limits_hold_at_each_level() {
     // Two VMs of two vCPUs under a slice of 150 %, one of them limited to 30 % itself.
     let own = Limit { above: 1, ..limit(30) };
-    let plain = Limit { quota: u64::MAX / MS, period: 100, burst: 0, above: 1 };
+    let plain = Limit { above: 1, ..limit(NONE) };
     let mut instep = host(8, &[(2, 100), (2, 100)], &[(1, limit(150)), (2, own), (3, plain)]);
     for task in 0..4 {
         instep.kernel().set_group(task, 2 + task as u32 / 2);
@@ -118,6 +120,39 @@ fn limits_hold_at_each_level() {
     let ran = run(&mut instep, 8, 4, START, 4000);
     let (first, both) = (percent(&ran[..2], 4000), percent(&ran, 4000));
     assert!(near(first, 30.0) && near(both, 150.0), "{first} % of {both}");
+}
+
+#[test]
+fn limit_holds_however_deep_below_it_threads_lie() {
+    // Any user may make cgroups below one that was handed over. 32 levels are read, that of the root included.
+    for depth in [31, 32, 33, 200] {
+        let mut instep = host(2, &[(1, 100)], &[(1, limit(20))]);
+        for group in 2..=depth {
+            set(&mut instep, group, Some(Limit { above: group - 1, ..limit(NONE) }));
+        }
+        instep.kernel().set_group(0, depth);
+        wake(&mut instep, 0, START);
+        let got = percent(&run(&mut instep, 2, 1, START, 4000), 4000);
+        assert!(near(got, 20.0), "{got} % of 20 at level {depth}");
+        assert_eq!(instep.counter(Counter::LimitLost), 0);
+    }
+}
+
+#[test]
+fn limit_deeper_than_is_read_is_lost_unless_a_user_made_it() {
+    for (owner, is_lost) in [(0, true), (1000, false)] {
+        let mut instep = host(2, &[(1, 100)], &[]);
+        for group in 1..=40 {
+            let percent = if group == 40 { 20 } else { NONE };
+            set(&mut instep, group, Some(Limit { above: group - 1, ..limit(percent) }));
+        }
+        // SAFETY: it is the state that this scheduler was loaded with; C checks the number.
+        unsafe { c::shim_give_group(instep.kernel().globals(), 40, owner) }
+        instep.kernel().set_group(0, 40);
+        wake(&mut instep, 0, START);
+        run(&mut instep, 2, 1, START, 500);
+        assert_eq!(instep.counter(Counter::LimitLost) > 0, is_lost, "of user {owner}");
+    }
 }
 
 #[test]
