@@ -13,9 +13,12 @@
  *     A thread that is held counts in its account as one that waits (nr_queued) and as one that is held (nr_held); the difference
  * wants CPUs. The timer and an operation may release a thread at the same time: the one that takes back the mark in its
  * record takes it from nr_held.
- * Limits: a thread that holds a lock in the kernel is held, too, as by the kernel before 6.18; a thread that disabled
- * migration is not. After 8 s any thread goes on for one tick, whatever its limit: the kernel's watchdog would end the
- * scheduler. The timer may be late by 10 ms.
+ *     The kernel's watchdog ends a scheduler under which a thread waits for too long. So a held thread goes on
+ * after 4 s, too. A thread that begins to run while nothing is left of its limit is preempted at once (end_hold): a tick for each
+ * would give many threads more than their limit.
+ * Limits: a thread that holds a lock in the kernel is held, too, as by the kernel before 6.18. Threads that disabled migration
+ * are not, nor those that end or are the kernel's, which may hold what others wait for: they return to no user space, where
+ * the kernel stops threads from 6.18 on. The timer may be late by 10 ms.
  */
 #ifndef INSTEP_HELD_BPF_H
 #define INSTEP_HELD_BPF_H
@@ -26,7 +29,7 @@
 #define HELD_STEP (1 * POL_MS)
 /* After this, others are looked at again. */
 #define HELD_AGAIN (4 * POL_MS)
-#define HELD_LONGEST (8000 * POL_MS)
+#define HELD_LONGEST (4000 * POL_MS)
 /* The timer is set for this time at most: of two CPUs that set it at once the later one may win. */
 #define HELD_TIMER (10 * POL_MS)
 #define HELD_TIMER_LEAST (POL_MS / 10)
@@ -44,14 +47,37 @@ static __always_inline void call_timer(u64 at, u64 now)
 	bpf_timer_start(&timer->timer, at - now, 0);
 }
 
+/* Threads are looked at together whose times differ in these bits only, which are 66 us. The bits are their order. */
+#define HELD_ORDER ((1ull << 16) - 1)
+
+/*
+ * The place of a thread that is looked at again at this time. Of those looked at together, as after a refill, the one that has waited
+ * for its turn longest goes first: it must not matter when each ran for a moment. The order is wrong once in two hours for a
+ * moment.
+ */
+static __always_inline u64 held_place(struct task_state *t, u64 until)
+{
+	return ((until + HELD_ORDER) & ~HELD_ORDER) | (t->turn_since >> 27 & HELD_ORDER);
+}
+
+static __always_inline u64 looked_at_again(struct task_struct *p)
+{
+	return p->scx.dsq_vtime & ~HELD_ORDER;
+}
+
+/* Whether a thread may be stopped by a limit: it disabled nothing, and holds nothing of the kernel that only its end gives back. */
+static __always_inline bool may_be_held(struct task_struct *p)
+{
+	return !is_migration_disabled(p) && !(p->flags & (PF_EXITING | PF_KTHREAD));
+}
+
 /* A thread that becomes runnable is held, if nothing is left of a limit; whether it is. */
 static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 domain, u64 now, u64 enq_flags)
 {
 	u64 at = limit_clock(), until = t ? limited_until(t->limit, at) : 0;
 	struct account *a;
 
-	/* One that must not leave its CPU for now holds something of that CPU in the kernel. */
-	if (!until || is_migration_disabled(p))
+	if (!until || !may_be_held(p))
 		return false;
 	count_thread(t, STANDS_QUEUED, domain, now);
 	a = counted_in(t);
@@ -66,10 +92,24 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 	t->held = 1;
 	INSTEP_STATE->held_last = at;
 	count(INSTEP_C_HELD);
-	until = pol_min(until, at + LIMIT_LOOK_NS);
+	t->turn_since = t->turn_since ?: at;
+	until = held_place(t, pol_min(until, at + LIMIT_LOOK_NS));
 	scx_bpf_dsq_insert_vtime(p, HELD_QUEUE, SET.slice_ns, until, enq_flags);
-	call_timer(until, at);
+	call_timer(until & ~HELD_ORDER, at);
 	return true;
+}
+
+/*
+ * A thread runs. If others used up its limit while it waited for a CPU, or it runs to show the watchdog that it can, it is preempted
+ * at once.
+ */
+static __always_inline void end_hold(struct task_struct *p, struct task_state *t, s32 cpu)
+{
+	t->held_since = 0;
+	if (is_limited(t) && may_be_held(p))
+		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
+	else
+		t->turn_since = 0;
 }
 
 /* When a thread that is due may go on, after others that the same look of the timer lets go on; 0 if it may now. */
@@ -107,7 +147,7 @@ struct held_look {
 	u64 now;	/* by the clock of limits */
 	s32 cpu;	/* where it was last */
 	u32 bound;	/* it may use this CPU only */
-	u64 until;	/* when it is looked at again; 0 if it goes on, ... */
+	u64 until;	/* its place until it is looked at again; 0 if it goes on, ... */
 	u64 place;	/* ... with this place ... */
 	u32 domain;	/* ... in this domain */
 };
@@ -128,7 +168,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	note_groups(t, look->group, scx_bpf_now());
 	look->until = t->limit ? held_until(t->limit, now) : 0;
 	if (look->until && pol_since(t->held_since, now) < HELD_LONGEST) {
-		look->until = pol_min(look->until, now + LIMIT_LOOK_NS);
+		look->until = held_place(t, pol_min(look->until, now + LIMIT_LOOK_NS));
 		a = counted_in(t);
 		if (a && t->held_by != t->limit) {
 			charge_held(t, a, now);
@@ -183,13 +223,13 @@ static __always_inline u64 look_at_held(u64 now)
 	bpf_for_each(scx_dsq, p, HELD_QUEUE, 0) {
 		struct held_look look = { .group = group_of(p), .now = now, .cpu = scx_bpf_task_cpu(p), .bound = is_bound(p) };
 
-		if (pol_before(now, p->scx.dsq_vtime)) {
-			next = pol_first(next, p->scx.dsq_vtime);
+		if (pol_before(now, looked_at_again(p))) {
+			next = pol_first(next, looked_at_again(p));
 			break;
 		}
 		look_at_thread(task_of(p), &look);
 		if (look.until) {
-			next = pol_first(next, look.until);
+			next = pol_first(next, look.until & ~HELD_ORDER);
 			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, look.until);
 			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, HELD_QUEUE, 0);
 			continue;

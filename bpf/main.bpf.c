@@ -388,7 +388,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	look_at_limits(p, t, now);
 	if (t->limit)
 		t->used = p->se.sum_exec_runtime;
-	t->held_since = 0;
+	end_hold(p, t, cpu);
 	c->tid = p->pid;
 	c->overdue = t->overdue;
 	t->overdue = 0;

@@ -333,7 +333,8 @@ struct task_state {
 	u32 held;	/* a CPU limit holds it; the code that takes this back takes it from nr_held (held.bpf.h) */
 	u64 held_at;	/* since when, ... */
 	u64 held_by;	/* ... the cgroup of its nearest limit then, ... */
-	u64 held_since;	/* ... and since when it has not run for this reason */
+	u64 held_since;	/* ... and since when it has not run for this reason, ... */
+	u64 turn_since;	/* ... or for no more than a moment */
 	u64 group;	/* its cgroup when it last looked, ... */
 	u64 looked_at;	/* ... when it did, ... */
 	u64 limit;	/* ... and the cgroup of the nearest CPU limit, 0 if there is none */

@@ -254,6 +254,9 @@ impl Ops {
 
 /// In [`Entity::flags`]: runnable.
 pub const TASK_QUEUED: u32 = 1;
+/// In [`TaskStruct::flags`]: a thread that ends.
+#[cfg(test)]
+pub(crate) const PF_EXITING: u32 = 0x4;
 /// In [`TaskStruct::flags`]: a thread of the kernel.
 pub const PF_KTHREAD: u32 = 0x0020_0000;
 

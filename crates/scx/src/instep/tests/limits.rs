@@ -3,6 +3,7 @@
 use super::counts::{next_generation, number};
 use super::races::Numbers;
 use super::*;
+use crate::abi::PF_EXITING;
 
 /// A cgroup's limit: CPU time and period in milliseconds, what it may save, and the cgroup above.
 #[derive(Clone, Copy)]
@@ -39,6 +40,15 @@ fn host(cpus: usize, vms: &[(usize, u32)], groups: &[(u32, Limit)]) -> Instep {
     for (group, own) in groups {
         set(&mut instep, *group, Some(*own));
     }
+    instep
+}
+
+/// Threads of the host that compute on so many CPUs; all asleep.
+fn threads_on(cpus: usize, threads: usize, groups: &[(u32, Limit)]) -> Instep {
+    let task = |at: usize| TaskSetup { allowed: CpuMask::of(0..cpus), cpu: at % cpus, flags: 0 };
+    let tasks: Vec<TaskSetup> = (0..threads).map(task).collect();
+    let mut instep = fits(&cores(cpus), &tasks, &[], 0);
+    groups.iter().for_each(|(group, own)| set(&mut instep, *group, Some(*own)));
     instep
 }
 
@@ -81,7 +91,8 @@ fn one_thread_has_what_its_limit_leaves_on_an_idle_cpu() {
         let mut instep = host(2, &[(1, 100)], &[(1, limit(wanted))]);
         instep.kernel().set_group(0, 1);
         wake(&mut instep, 0, START);
-        let got = percent(&run(&mut instep, 2, 1, START, 4000), 4000);
+        // A tick is 2 % of what 1 % of a CPU gives in this time.
+        let got = percent(&run(&mut instep, 2, 1, START, 20_000), 20_000);
         assert!(near(got, wanted as f64), "{wanted} % wanted, {got}");
     }
 }
@@ -209,15 +220,42 @@ fn what_is_saved_is_a_burst_at_most() {
 }
 
 #[test]
-fn many_threads_under_a_tiny_limit_all_go_on() {
-    // 1 ms a second for 40 threads: the watchdog looks after 20 s.
+fn many_threads_have_no_more_than_their_limit() {
+    // The watchdog looks after 20 s. With a tick for each thread once in 8 s they had 1.5 % and 50 %.
+    for (wanted, threads, ms) in [(0.1, 40, 60_000), (20.0, 1000, 10_000)] {
+        let own = Limit { quota: (wanted * 10.0) as u64, period: 1000, burst: 0, above: 0 };
+        let mut instep = threads_on(4, threads, &[(1, own)]);
+        (0..threads).for_each(|task| instep.kernel().set_group(task, 1));
+        (0..threads).for_each(|task| wake(&mut instep, task, START));
+        // A tick on each CPU, for which they wait afterwards.
+        run(&mut instep, 4, threads, START, 20_000);
+        let got = percent(&run(&mut instep, 4, threads, START + 20_000 * MS, ms), ms);
+        assert!((got - wanted).abs() < 0.05 * wanted, "{got} % of {wanted}");
+    }
+}
+
+#[test]
+fn threads_under_a_tiny_limit_take_turns() {
+    // Each runs until the clock ticks, after 4 ms at most, for which they then wait for 4 s.
     let own = Limit { quota: 1, period: 1000, burst: 0, above: 0 };
-    let mut instep = host(4, &[(40, 100)], &[(1, own)]);
-    (0..40).for_each(|task| instep.kernel().set_group(task, 1));
-    (0..40).for_each(|task| wake(&mut instep, task, START));
-    let ran = run(&mut instep, 4, 40, START, 30_000);
-    assert!(ran.iter().all(|ran| *ran > 0.0), "{ran:?}");
-    assert!(percent(&ran, 30_000) < 3.0, "4 ms each in 8 s at most: {}", percent(&ran, 30_000));
+    let mut instep = host(4, &[(8, 100)], &[(1, own)]);
+    (0..8).for_each(|task| instep.kernel().set_group(task, 1));
+    (0..8).for_each(|task| wake(&mut instep, task, START));
+    run(&mut instep, 4, 8, START, 20_000);
+    let ran = run(&mut instep, 4, 8, START + 20_000 * MS, 160_000);
+    assert!(ran.iter().all(|ran| (14.0..=26.0).contains(ran)), "20 ms each: {ran:?}");
+}
+
+#[test]
+fn thread_that_ends_is_not_held() {
+    // It may hold what others wait for, and returns to no user space where it could be stopped.
+    let tasks = [0, PF_EXITING].map(|flags| task_on(&[0, 1], flags));
+    let mut instep = fits(&cores(2), &tasks, &[], 0);
+    set(&mut instep, 1, Some(Limit { quota: 1, period: 1000, burst: 0, above: 0 }));
+    (0..2).for_each(|task| instep.kernel().set_group(task, 1));
+    (0..2).for_each(|task| wake(&mut instep, task, START));
+    let ran = run(&mut instep, 2, 2, START, 1000);
+    assert!(ran[0] < 10.0 && ran[1] > 990.0, "{ran:?}");
 }
 
 #[test]
