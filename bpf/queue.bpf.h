@@ -166,12 +166,23 @@ static __always_inline void sweep_seldom(struct domain_state *d, u64 queue, u64 
 		sweep(d, queue, now);
 }
 
+/*
+ * By how much a thread of little weight, as SCHED_IDLE gives, is behind its siblings in a VM: by no more than what the VM may save, as
+ * else the VM would lose its share whenever no other of its threads wants it.
+ */
+static __always_inline u64 less_weight(struct account *a, struct task_state *t)
+{
+	if (a->is_host || t->weight >= POL_WEIGHT || wanting(a) < 2)
+		return 0;
+	return pol_min((POL_WEIGHT / (t->weight ?: 1) - 1) * own_bound(), SET.lag_ns);
+}
+
 /* The place of a thread of an account whose virtual time is this: one of the host's that goes on and on shares by weight. */
 static __always_inline u64 key_of(struct account *a, struct task_state *t, u64 vtime)
 {
 	if (a->is_host && t->is_long)
 		return pol_host_key(vtime, t->own, a->mean, own_bound(), wanting(a), a->share);
-	return pol_key(vtime, t->own, a->front, own_bound());
+	return pol_key(vtime, t->own, a->front, own_bound()) + less_weight(a, t);
 }
 
 /*

@@ -39,8 +39,8 @@ pub enum LoadPlan {
     Load,
     /// Leave it; the sentence says why.
     Stay(String),
-    /// Leave it for now: somebody else's scheduler is loaded, one is just coming or going, VMs have core-scheduling
-    /// cookies, or cgroups have CPU limits.
+    /// Leave it for now: somebody else's scheduler is loaded, one is just coming or going, or VMs have core-scheduling
+    /// cookies.
     Busy(String),
 }
 

@@ -251,3 +251,27 @@ fn nice_values_hold_among_threads_of_the_host() {
         assert!((got - wanted[1]).abs() < 0.1, "weight {weight}: {got:.3} and not {}", wanted[1]);
     }
 }
+
+#[test]
+fn thread_of_little_weight_in_a_vm_leaves_cpus_to_its_siblings() {
+    // The last thread of a VM that is alone on one CPU or two, or beside another VM. It had a quarter to a half of them.
+    for (cpus, vms) in [(1, vec![2]), (1, vec![3]), (2, vec![4]), (2, vec![3, 2])] {
+        let (own, all): (usize, usize) = (vms[0], vms.iter().sum());
+        // SCHED_IDLE; nice 5, as the kernel has it.
+        for (weight, least, most) in [(1, 0.02, 0.1), (33, 0.3 / own as f64, 0.7 / own as f64)] {
+            let mut host = Host::new(&cores(cpus), &vms, 0, &[]);
+            host.instep.kernel().set_weight(own - 1, weight);
+            host.wake(0..all);
+            limits::run(&mut host.instep, cpus, all, host.now, 1000);
+            let ran = limits::run(&mut host.instep, cpus, all, host.now + SECOND, 4000);
+            let part = ran[own - 1] / ran[..own].iter().sum::<f64>();
+            assert!((least..=most).contains(&part), "weight {weight}: {part:.3} of {vms:?} on {cpus} CPUs");
+        }
+    }
+    // The only one of its VM that wants a CPU has the VM's share.
+    let mut host = Host::new(&cores(1), &[2, 1], 0, &[]);
+    host.instep.kernel().set_weight(1, 1);
+    host.wake(1..3);
+    let ran = limits::run(&mut host.instep, 1, 3, host.now, 4000);
+    assert!((ran[1] - 2000.0).abs() < 100.0, "{ran:?}");
+}
