@@ -33,22 +33,21 @@
 /* The timer is set for this time at most: of two CPUs that set it at once the later one may win. */
 #define HELD_TIMER (10 * POL_MS)
 #define HELD_TIMER_LEAST (POL_MS / 10)
+/* Threads are looked at together whose times differ in these bits only, which are 66 us. The bits are their order. */
+#define HELD_ORDER ((1ull << 16) - 1)
 
-/* Sets the timer, unless it fires before. */
+/* Sets the timer for a time or a thread's place, unless it fires before. */
 static __always_inline void call_timer(u64 at, u64 now)
 {
 	struct slot_timer *timer = timer_of(INSTEP_HELD_TIMER);
 	u64 set = INSTEP_STATE->held_timer;
 
-	at = pol_min(pol_max(at, now + HELD_TIMER_LEAST), now + HELD_TIMER);
+	at = pol_min(pol_max(at & ~HELD_ORDER, now + HELD_TIMER_LEAST), now + HELD_TIMER);
 	if (!timer || (set && !pol_before(at, set)) ||
 	    __sync_val_compare_and_swap(&INSTEP_STATE->held_timer, set, at) != set)
 		return;
 	bpf_timer_start(&timer->timer, at - now, 0);
 }
-
-/* Threads are looked at together whose times differ in these bits only, which are 66 us. The bits are their order. */
-#define HELD_ORDER ((1ull << 16) - 1)
 
 /*
  * The place of a thread that is looked at again at this time. Of those looked at together, as after a refill, the one that has waited
@@ -58,11 +57,6 @@ static __always_inline void call_timer(u64 at, u64 now)
 static __always_inline u64 held_place(struct task_state *t, u64 until)
 {
 	return ((until + HELD_ORDER) & ~HELD_ORDER) | (t->turn_since >> 27 & HELD_ORDER);
-}
-
-static __always_inline u64 looked_at_again(struct task_struct *p)
-{
-	return p->scx.dsq_vtime & ~HELD_ORDER;
 }
 
 /* Whether a thread may be stopped by a limit: it disabled nothing, and holds nothing of the kernel that only its end gives back. */
@@ -95,7 +89,7 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 	t->turn_since = t->turn_since ?: at;
 	until = held_place(t, pol_min(until, at + LIMIT_LOOK_NS));
 	scx_bpf_dsq_insert_vtime(p, HELD_QUEUE, SET.slice_ns, until, enq_flags);
-	call_timer(until & ~HELD_ORDER, at);
+	call_timer(until, at);
 	return true;
 }
 
@@ -147,7 +141,7 @@ struct held_look {
 	u64 now;	/* by the clock of limits */
 	s32 cpu;	/* where it was last */
 	u32 bound;	/* it may use this CPU only */
-	u64 until;	/* its place until it is looked at again; 0 if it goes on, ... */
+	u64 queue;	/* where it waits from now on: HELD_QUEUE, or that of its CPU or domain if it goes on, ... */
 	u64 place;	/* ... with this place ... */
 	u32 domain;	/* ... in this domain */
 };
@@ -157,7 +151,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 {
 	struct cpu_state *c;
 	struct account *a;
-	u64 now;
+	u64 now, until;
 
 	if (!t || !look)
 		return 0;
@@ -166,9 +160,10 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	if (!c)
 		return 0;
 	note_groups(t, look->group, scx_bpf_now());
-	look->until = t->limit ? held_until(t->limit, now) : 0;
-	if (look->until && pol_since(t->held_since, now) < HELD_LONGEST) {
-		look->until = held_place(t, pol_min(look->until, now + LIMIT_LOOK_NS));
+	until = t->limit ? held_until(t->limit, now) : 0;
+	if (until && pol_since(t->held_since, now) < HELD_LONGEST) {
+		look->queue = HELD_QUEUE;
+		look->place = held_place(t, pol_min(until, now + LIMIT_LOOK_NS));
 		a = counted_in(t);
 		if (a && t->held_by != t->limit) {
 			charge_held(t, a, now);
@@ -177,7 +172,6 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 		}
 		return 0;
 	}
-	look->until = 0;
 	look->domain = look->bound ? c->domain : domain_for(t, look->cpu);
 	a = account_of(t->vm, look->domain);
 	if (a)
@@ -186,6 +180,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	t->queued_at = t->looked_at;
 	t->waits_since = scx_bpf_now();
 	bound_own(t, look->domain);
+	look->queue = look->bound ? bound_queue(look->cpu) : pool_queue(look->domain);
 	look->place = place_of(t, look->domain);
 	return 0;
 }
@@ -217,26 +212,23 @@ static __always_inline u64 look_at_held(u64 now)
 {
 	struct task_struct *p;
 	u64 next = 0;
+	bool moved;
 
 	/* A timer's program holds no such lock by itself. */
 	bpf_rcu_read_lock();
 	bpf_for_each(scx_dsq, p, HELD_QUEUE, 0) {
 		struct held_look look = { .group = group_of(p), .now = now, .cpu = scx_bpf_task_cpu(p), .bound = is_bound(p) };
 
-		if (pol_before(now, looked_at_again(p))) {
-			next = pol_first(next, looked_at_again(p));
+		if (pol_before(now | HELD_ORDER, p->scx.dsq_vtime)) {
+			next = pol_first(next, p->scx.dsq_vtime);
 			break;
 		}
 		look_at_thread(task_of(p), &look);
-		if (look.until) {
-			next = pol_first(next, look.until & ~HELD_ORDER);
-			scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, look.until);
-			scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, HELD_QUEUE, 0);
-			continue;
-		}
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, look.place);
-		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p,
-					   look.bound ? bound_queue(look.cpu) : pool_queue(look.domain), 0))
+		moved = scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, look.queue, 0);
+		if (look.queue == HELD_QUEUE)
+			next = pol_first(next, look.place);
+		else if (moved)
 			tell_domain(&look);
 		else
 			next = pol_first(next, now + HELD_AGAIN);
