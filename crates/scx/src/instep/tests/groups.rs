@@ -233,6 +233,29 @@ fn weight_that_changes_acts_within_a_second() {
 }
 
 #[test]
+fn weight_and_cpu_idle_of_a_slice_act_within_a_second() {
+    // The slice of two VMs, 1 : 3, beside one with a service.
+    let tree = [(0, 100, 0..0), (1, 100, 0..8), (1, 300, 8..16), (0, 100, 0..0), (4, 100, 16..24)];
+    let mut host = Host::new(&cores(8), &[8, 8], 8, &tree);
+    host.wake(0..24);
+    let mut then = |of_vms: u64, of_services: u64, wanted: [f64; 3]| {
+        // SAFETY: it is the state that this scheduler was loaded with.
+        unsafe {
+            let state = host.instep.kernel().globals();
+            c::shim_share_group(state, 1, of_vms);
+            c::shim_share_group(state, 4, of_services);
+        }
+        let got = host.after(1, 2);
+        let near = |(got, wanted): (f64, f64)| (got - wanted).abs() < 0.03 * wanted + 0.03;
+        assert!([got[1], got[2], got[4]].into_iter().zip(wanted).all(near), "{got:?}, {wanted:?}");
+    };
+    then(Cgroup::SHARES, Cgroup::SHARES, [1.0, 3.0, 4.0]);
+    then(3 * Cgroup::SHARES, Cgroup::SHARES, [1.5, 4.5, 2.0]);
+    then(Cgroup::IDLE_SHARES, Cgroup::SHARES, [0.0, 0.0, 8.0]);
+    then(Cgroup::SHARES, Cgroup::IDLE_SHARES, [2.0, 6.0, 0.0]);
+}
+
+#[test]
 fn nice_values_hold_among_threads_of_the_host() {
     // Nice -5, as the kernel has it: three times nice 0. The last have SCHED_IDLE.
     for (weight, wanted) in [(305, [1.0, 3.0]), (1, [3.96, 0.04])] {
@@ -265,7 +288,10 @@ fn thread_of_little_weight_in_a_vm_leaves_cpus_to_its_siblings() {
             limits::run(&mut host.instep, cpus, all, host.now, 1000);
             let ran = limits::run(&mut host.instep, cpus, all, host.now + SECOND, 4000);
             let part = ran[own - 1] / ran[..own].iter().sum::<f64>();
-            assert!((least..=most).contains(&part), "weight {weight}: {part:.3} of {vms:?} on {cpus} CPUs");
+            assert!(
+                (least..=most).contains(&part),
+                "weight {weight}: {part:.3} of {vms:?} on {cpus} CPUs"
+            );
         }
     }
     // The only one of its VM that wants a CPU has the VM's share.
