@@ -42,23 +42,31 @@ pub fn with_files(files: &[PathBuf]) -> Result<Vec<Case>, Error> {
     Ok(all)
 }
 
-/// The cases whose names fit one of the patterns; all without any. With `quick` only quick ones, as
+/// The cases whose names, or whose group's (file's), fit one of the patterns; all without any. With `quick` only quick ones, as
 /// long as no pattern says what is wanted.
 ///
 /// # Errors
 /// A pattern that fits none.
 pub fn chosen(cases: Vec<Case>, patterns: &[String], quick: bool) -> Result<Vec<Case>, Error> {
     for pattern in patterns {
-        if !cases.iter().any(|case| fits(pattern, &case.name)) {
+        if !cases.iter().any(|case| case_fits(pattern, case)) {
             let what = format!("no case fits `{pattern}`");
             return Err(Error::Unknown { what, next: "see instep bench --list".to_owned() });
         }
     }
     let wanted = |case: &Case| match patterns {
         [] => !quick || case.quick,
-        _ => patterns.iter().any(|pattern| fits(pattern, &case.name)),
+        _ => patterns.iter().any(|pattern| case_fits(pattern, case)),
     };
     Ok(cases.into_iter().filter(wanted).collect())
+}
+
+/// Whether a pattern fits the name of a case, or is that of its file.
+fn case_fits(pattern: &str, case: &Case) -> bool {
+    let named = format!("name = \"{}\"", case.name);
+    let is_group = |file: &str| file.strip_suffix(".toml") == Some(pattern);
+    fits(pattern, &case.name)
+        || FILES.iter().any(|(file, text)| is_group(file) && text.contains(&named))
 }
 
 /// Whether all of `name` fits a pattern with `*` (anything) and `?` (one character).
@@ -114,6 +122,16 @@ mod tests {
     fn pattern_fits_a_whole_name() {
         assert!(fits("*-50", "spin-1ms-50") && fits("a?c", "abc") && fits("*", ""));
         assert!(!fits("spin", "spin-1ms") && !fits("a?c", "ac") && !fits("*-50", "spin-500"));
+    }
+
+    #[test]
+    fn group_of_cases_is_chosen_by_its_name() {
+        let named = chosen(cases().unwrap(), &["cgroups".to_owned()], true).unwrap();
+        let names: Vec<&str> = named.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["limit-20", "limit-50-host", "limit-150", "limit-slice-40", "slices-1-3"]
+        );
     }
 
     #[test]

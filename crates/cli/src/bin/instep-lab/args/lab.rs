@@ -9,7 +9,8 @@ use std::time::Duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// Only cases whose names fit (`*`, `?`; repeatable).
+    /// Only cases whose names fit (`*`, `?`), or those of a group: barriers, programs, shares, latency, cgroups, guests, cores
+    /// (repeatable).
     #[arg(long = "case", value_name = "GLOB")]
     pub(crate) case: Vec<String>,
     /// Cases of your own, as docs/bench.md says (repeatable).
