@@ -96,10 +96,12 @@ static __always_inline u64 group_of(struct task_struct *p)
 	return bpf_core_field_exists(p->sched_task_group) ? (u64)BPF_CORE_READ(p, sched_task_group) : 0;
 }
 
-static __always_inline void read_group(u64 group, struct group_read *out)
+SEPARATE int read_group(u64 group, struct group_read *out)
 {
 	struct task_group *g = (struct task_group *)group;
 
+	if (!out)
+		return 0;
 	out->quota = ~0ull;
 	out->above = (u64)BPF_CORE_READ(g, parent);
 	/* A session's own group (autogroup) is no cgroup: it has none. */
@@ -111,7 +113,7 @@ static __always_inline void read_group(u64 group, struct group_read *out)
 	if (bpf_core_field_exists(g->cfs_bandwidth)) {
 		out->quota = BPF_CORE_READ(g, cfs_bandwidth.quota);
 		if (out->quota == ~0ull)
-			return;
+			return 0;
 		out->period = BPF_CORE_READ(g, cfs_bandwidth.period);
 		if (bpf_core_field_exists(g->cfs_bandwidth.burst))
 			out->burst = BPF_CORE_READ(g, cfs_bandwidth.burst);
@@ -119,11 +121,12 @@ static __always_inline void read_group(u64 group, struct group_read *out)
 		/* A kernel whose fair scheduler keeps no limits (CONFIG_CFS_BANDWIDTH). */
 		out->quota = BPF_CORE_READ(g, scx.bw_quota_us);
 		if (out->quota == ~0ull)
-			return;
+			return 0;
 		out->quota *= 1000;
 		out->period = BPF_CORE_READ(g, scx.bw_period_us) * 1000;
 		out->burst = BPF_CORE_READ(g, scx.bw_burst_us) * 1000;
 	}
+	return 0;
 }
 
 /* How many cgroups lie above one. */
