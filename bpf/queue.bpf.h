@@ -167,12 +167,12 @@ static __always_inline void sweep_seldom(struct domain_state *d, u64 queue, u64 
 }
 
 /*
- * By how much a thread of little weight, as SCHED_IDLE gives, is behind its siblings in a VM: by no more than what the VM may save, as
- * else the VM would lose its share whenever no other of its threads wants it.
+ * By how much a thread of less than a quarter of the average weight, as SCHED_IDLE gives, is behind its siblings in a VM: by no more
+ * than what the VM may save, as else the VM would lose its share whenever no other of its threads wants it.
  */
 static __always_inline u64 less_weight(struct account *a, struct task_state *t)
 {
-	if (a->is_host || t->weight >= POL_WEIGHT || wanting(a) < 2)
+	if (a->is_host || t->weight > POL_WEIGHT / 4 || wanting(a) < 2)
 		return 0;
 	return pol_min((POL_WEIGHT / (t->weight ?: 1) - 1) * own_bound(), SET.lag_ns);
 }

@@ -280,8 +280,8 @@ fn thread_of_little_weight_in_a_vm_leaves_cpus_to_its_siblings() {
     // The last thread of a VM that is alone on one CPU or two, or beside another VM. It had a quarter to a half of them.
     for (cpus, vms) in [(1, vec![2]), (1, vec![3]), (2, vec![4]), (2, vec![3, 2])] {
         let (own, all): (usize, usize) = (vms[0], vms.iter().sum());
-        // SCHED_IDLE; nice 5, as the kernel has it.
-        for (weight, least, most) in [(1, 0.02, 0.1), (33, 0.3 / own as f64, 0.7 / own as f64)] {
+        // SCHED_IDLE; nice 10, as the kernel has it.
+        for (weight, least, most) in [(1, 0.02, 0.1), (11, 0.02, 0.17)] {
             let mut host = Host::new(&cores(cpus), &vms, 0, &[]);
             host.instep.kernel().set_weight(own - 1, weight);
             host.wake(0..all);
