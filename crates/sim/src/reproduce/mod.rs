@@ -38,6 +38,7 @@ pub const FILES: &[(&str, &str)] = experiments![
     "sync-aware-sensitivity",
     "mixed-workloads",
     "types",
+    "types-sensitivity",
     "eight-npb-vms",
     "best-node-sensitivity",
 ];
