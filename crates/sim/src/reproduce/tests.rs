@@ -92,7 +92,8 @@ fn numbers_halved_and_doubled(experiment: &str, machine: &str) -> Vec<(String, S
     let assumed = crate::library::assumed(machine).unwrap();
     let latency = assumed.iter().find(|(place, ..)| place == LATENCY).map(|found| number(&found.1));
     // No latency to other nodes is one that follows from their distances.
-    let is_number = |place: &str, value: &toml::Value| place != "linux.release" && number(value) > 0;
+    let is_number =
+        |place: &str, value: &toml::Value| place != "linux.release" && number(value) > 0;
     let numbers = assumed.into_iter().filter(|(place, value, _)| is_number(place, value));
     numbers
         .map(|(place, value, source)| {
