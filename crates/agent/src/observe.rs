@@ -4,7 +4,6 @@
 //! It decides nothing and touches nothing.
 
 use crate::noise::Noise;
-use crate::published::SeenRun;
 pub use crate::vm_key::VmKey;
 use crate::vm_settings::VmSettings;
 use instep_core::decision::{Decision, Verdict};
@@ -266,18 +265,8 @@ fn remember(snapshot: &mut Snapshot, journal: &Journal) {
     }
 }
 
-/// The same by what a run publishes, for users who may read neither its journal nor the memory of VMs.
-pub fn remember_seen(snapshot: &mut Snapshot, run: &SeenRun) {
-    let topology = Arc::clone(&snapshot.topology);
-    let online = topology.all_cpus();
-    for vm in &mut snapshot.vms {
-        run.fill_in(vm);
-        note_placed(vm, &topology, &online);
-    }
-}
-
 /// The nodes that Instep placed a VM on: those of the CPUs that vCPUs have from it.
-fn note_placed(vm: &mut Vm, topology: &Topology, online: &CpuSet) {
+pub(crate) fn note_placed(vm: &mut Vm, topology: &Topology, online: &CpuSet) {
     let given = vm.vcpus.iter().filter(|vcpu| vcpu.initial != vcpu.allowed);
     let given = given.fold(CpuSet::new(), |given, vcpu| given.or(&vcpu.allowed));
     let nodes_with_cpus = topology.nodes().iter().filter(|node| !node.cpus.is_empty()).count();

@@ -13,16 +13,18 @@ pub(crate) use keeper::Keeper;
 pub use keeper::WrittenMoment;
 pub use moment::{MomentChange, MomentHost, MomentNode, MomentVcpu, MomentVm, PublishedCycle};
 
+use crate::observe::note_placed;
 use crate::state_file;
 use instep_core::idset::CpuSet;
 use instep_core::policy::PolicyName;
-use instep_core::snapshot::Vm;
+use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Bytes, NodeId, Tid, VmId};
 use instep_host::apply::{Instance, InstanceLife};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 /// The file in the state directory.
@@ -171,9 +173,19 @@ impl SeenRun {
         Some(home)
     }
 
-    /// Fills in what it says of this VM: what vCPUs could use before Instep bound them to what they may use now, and where the VM's
-    /// memory lay after the last cycle, if that is not known better.
-    pub(crate) fn fill_in(&self, vm: &mut Vm) {
+    /// Fills in what it says of VMs, for users who may read neither the run's journal nor the memory of VMs.
+    pub fn fill_in(&self, snapshot: &mut Snapshot) {
+        let topology = Arc::clone(&snapshot.topology);
+        let online = topology.all_cpus();
+        for vm in &mut snapshot.vms {
+            self.fill_in_vm(vm);
+            note_placed(vm, &topology, &online);
+        }
+    }
+
+    /// What vCPUs could use before Instep bound them to what they may use now, and where the VM's memory lay after the last cycle,
+    /// if that is not known better.
+    fn fill_in_vm(&self, vm: &mut Vm) {
         let Some(seen) = self.vms.iter().find(|it| it.pid == vm.id && it.name == vm.name) else {
             return;
         };

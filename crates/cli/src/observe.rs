@@ -7,7 +7,7 @@ use crate::text::{plural, printable, wrapped};
 use anyhow::Context as _;
 use instep_agent::config::Config;
 use instep_agent::observe::{
-    Observation, Observer, absent, keep_only, keep_trusted, leave_ignored, remember_seen,
+    Observation, Observer, absent, keep_only, keep_trusted, leave_ignored,
 };
 use instep_agent::published::{self, HOST, STATE_DIR, SeenRun};
 use instep_agent::vm_settings;
@@ -79,7 +79,7 @@ pub(crate) fn observe(
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
     let Observation { mut snapshot, scan } = observer.observe(journal.as_ref(), elapsed)?;
     if let Some(seen) = &seen {
-        remember_seen(&mut snapshot, seen);
+        seen.fill_in(&mut snapshot);
     }
     if let Some(before) = before {
         in_order(before, scan.at)?;

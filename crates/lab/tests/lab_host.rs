@@ -4,7 +4,7 @@ use instep_lab::Stop;
 use instep_lab::cache::Cache;
 use instep_lab::host::accel::AccelKind;
 use instep_lab::host::machine::HostMachine;
-use instep_lab::host::{Host, emulator, image, kernel};
+use instep_lab::host::{EmulatedHost, emulator, image, kernel};
 use instep_lab::scenario::run::again;
 use instep_madehost::skip;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
     let (mut host, ready) = again(&stop, &mut say, |_, _| {
         let life = Duration::from_secs(900);
         let mut host =
-            Host::spawn((&machine, AccelKind::Tcg), &emulator, &kernel, life, &stop, |target| {
+            EmulatedHost::spawn((&machine, AccelKind::Tcg), &emulator, &kernel, life, &stop, |target| {
                 image::write(target, &cache, &emulator, &kernel, &busybox, &extra, &stop)
             })?;
         let ready = host.wait_ready(Duration::from_secs(300), &stop)?;

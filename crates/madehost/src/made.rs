@@ -6,7 +6,7 @@
 
 use crate::cgroup::{Cgroups, Groups};
 use crate::host::HostSpec;
-use crate::process::{self, Kind, Process, Shape, Task};
+use crate::process::{self, Process, ProcessKind, Shape, Task};
 use crate::procfs::{self, Spent};
 use crate::tree::Tree;
 use crate::vm::{Cgroup, MemPolicy, Thread, ThreadKind, VmSpec, Vmm};
@@ -334,7 +334,7 @@ impl MadeHost {
             exe: Some(monitor::exe(vm.vmm)),
             mems: vm.mems.clone().filter(|_| own_group(vm)).unwrap_or(all),
             tasks: vm.threads(now).into_iter().map(task).collect(),
-            kind: Kind::User,
+            kind: ProcessKind::User,
         }
     }
 

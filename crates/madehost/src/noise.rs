@@ -1,7 +1,7 @@
 //! Processes of a made host that are no VMs: init, kernel threads, shells and daemons, some of
 //! which look like VMs at a glance.
 
-use crate::process::{Kind, Process, Task};
+use crate::process::{Process, ProcessKind, Task};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::{Bytes, CpuId, Nanos};
 
@@ -12,7 +12,7 @@ pub(crate) const FIRST_VM_PID: u32 = 1000;
 pub(crate) fn processes(cpus: &CpuSet, mems: &NodeSet) -> Vec<Process> {
     let user = |pid, name: &str, args: &[&str], cgroup: &str| {
         let cmdline = args.iter().map(|arg| format!("{arg}\0")).collect();
-        process(pid, 1, name, cmdline, Kind::User, cgroup, cpus, mems)
+        process(pid, 1, name, cmdline, ProcessKind::User, cgroup, cpus, mems)
     };
     let session = "/user.slice/user-1000.slice/session-3.scope";
     let libvirtd = "/system.slice/libvirtd.service";
@@ -49,7 +49,7 @@ pub(crate) fn processes(cpus: &CpuSet, mems: &NodeSet) -> Vec<Process> {
         331,
         "qemu-system-x86",
         no_args.clone(),
-        Kind::Zombie,
+        ProcessKind::Zombie,
         session,
         cpus,
         mems,
@@ -72,13 +72,13 @@ pub(crate) fn daemons<'a>(
     (370..).zip(names).map(|(pid, name)| {
         let (cmdline, group) =
             (format!("/usr/sbin/{name}\0--secret\0"), format!("/system.slice/{name}.service"));
-        process(pid, 1, name, cmdline, Kind::User, &group, cpus, mems)
+        process(pid, 1, name, cmdline, ProcessKind::User, &group, cpus, mems)
     })
 }
 
 fn kernel_thread(pid: u32, name: &str, cpus: &CpuSet, mems: &NodeSet) -> Process {
     let parent = if pid == 2 { 0 } else { 2 };
-    process(pid, parent, name, String::new(), Kind::Kernel, "/", cpus, mems)
+    process(pid, parent, name, String::new(), ProcessKind::Kernel, "/", cpus, mems)
 }
 
 #[expect(clippy::too_many_arguments, reason = "one row of a table, spelled out by its callers")]
@@ -87,12 +87,12 @@ fn process(
     parent: u32,
     name: &str,
     cmdline: String,
-    kind: Kind,
+    kind: ProcessKind,
     cgroup: &str,
     cpus: &CpuSet,
     mems: &NodeSet,
 ) -> Process {
-    let user = kind == Kind::User;
+    let user = kind == ProcessKind::User;
     let heap = "55ee273dc000 default heap anon=256 dirty=256 active=0 N0=256 kernelpagesize_kB=4\n";
     Process {
         pid,
@@ -111,8 +111,8 @@ fn process(
             name: name.to_owned(),
             cgroup: cgroup.to_owned(),
             state: match kind {
-                Kind::Zombie => 'Z',
-                Kind::Kernel if name.starts_with("kworker") => 'I',
+                ProcessKind::Zombie => 'Z',
+                ProcessKind::Kernel if name.starts_with("kworker") => 'I',
                 _ => 'S',
             },
             busy: Nanos(0),

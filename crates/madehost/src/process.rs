@@ -33,12 +33,12 @@ pub(crate) struct Process {
     pub(crate) mems: NodeSet,
     /// The main thread first.
     pub(crate) tasks: Vec<Task>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ProcessKind,
 }
 
 /// What kind of process it is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ProcessKind {
     User,
     Kernel,
     Zombie,
@@ -122,9 +122,9 @@ fn stat(process: &Process, task: &Task, busy: Nanos, guest: Nanos) -> String {
     let threads = process.tasks.len();
     let started = start_ticks(process.started);
     let (flags, vsize, rss) = match process.kind {
-        Kind::User => (0x400140, process.memory.0 + (300 << 20), process.memory.0 / 4096),
-        Kind::Kernel => (0x208040, 0, 0),
-        Kind::Zombie => (0x40014c, 0, 0),
+        ProcessKind::User => (0x400140, process.memory.0 + (300 << 20), process.memory.0 / 4096),
+        ProcessKind::Kernel => (0x208040, 0, 0),
+        ProcessKind::Zombie => (0x40014c, 0, 0),
     };
     let exit_signal = if leader { 17 } else { -1 };
     format!(
@@ -153,9 +153,9 @@ fn status(process: &Process, task: &Task, shape: Shape) -> String {
          PPid:\t{parent}\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nFDSize:\t64\n\
          Groups:\t \nNStgid:\t{pid}\nNSpid:\t{tid}\nNSpgid:\t{pid}\nNSsid:\t{pid}\nKthread:\t{}\n",
         task.name,
-        u8::from(process.kind == Kind::Kernel),
+        u8::from(process.kind == ProcessKind::Kernel),
     );
-    if process.kind == Kind::User {
+    if process.kind == ProcessKind::User {
         let huge = process.huge.0 / 1024;
         let kib = process.memory.0 / 1024 - huge;
         for (name, kib) in [

@@ -98,7 +98,7 @@ pub fn record<W: Write>(
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Summary, Error> {
     let root = Root::live();
-    let (host, scanner) = Host::read(&root, &options.vms)?;
+    let (host, scanner) = RecordedHost::read(&root, &options.vms)?;
     let wanted = Wanted {
         buffer: options.buffer.unwrap_or_else(|| buffer_for(host.cpus.len())),
         cpus: host.cpus.clone(),
@@ -123,14 +123,14 @@ fn buffer_for(cpus: usize) -> u64 {
 }
 
 /// The host at the beginning.
-struct Host {
+struct RecordedHost {
     cpus: Vec<CpuId>,
     topology: TopologyDocument,
     vms: Vec<VmFacts>,
     warnings: Vec<String>,
 }
 
-impl Host {
+impl RecordedHost {
     /// The host, and the scanner that looked at it.
     fn read(root: &Root, names: &[String]) -> Result<(Self, Scanner), Error> {
         let topology = topology::read(root)?;
@@ -148,7 +148,7 @@ impl Host {
             };
             return Err(Error::NoVm { name: name.clone(), known });
         }
-        let host = Host {
+        let host = RecordedHost {
             cpus: topology.cpus().iter().map(|cpu| cpu.id).collect(),
             topology: TopologyDocument::of(&topology),
             vms: scan.vms,
@@ -219,7 +219,7 @@ impl<W: Write> Session<W> {
         out: W,
         source: Box<dyn Source>,
         (root, scanner): (Root, Scanner),
-        host: &Host,
+        host: &RecordedHost,
         options: &RecordOptions,
     ) -> Result<Self, Error> {
         let begin = system::clocks().0;

@@ -17,7 +17,7 @@ pub struct ReaderOptions {
 
 /// How records of one tracepoint are read.
 #[derive(Clone, Debug)]
-enum Kind {
+enum TracepointFields {
     Switch { prev: Word, next: Word, state: Word, names: [Word; 2] },
     Waking { tid: Word, target: Word, name: Word },
     Wakeup { tid: Word, target: Word, name: Word, is_new: bool },
@@ -41,7 +41,7 @@ struct Word {
 #[derive(Debug, Default)]
 pub(crate) struct Tracepoints {
     /// By `common_type`; `None` for what is not used.
-    kinds: Vec<Option<Kind>>,
+    kinds: Vec<Option<TracepointFields>>,
     /// Tracepoints whose layout lacks a field that is needed.
     pub(crate) unknown: Vec<String>,
 }
@@ -90,7 +90,7 @@ impl Tracepoints {
 
     /// Whether sched_switch is known, without which nothing can be said.
     pub(crate) fn has_switch(&self) -> bool {
-        self.kinds.iter().flatten().any(|kind| matches!(kind, Kind::Switch { .. }))
+        self.kinds.iter().flatten().any(|kind| matches!(kind, TracepointFields::Switch { .. }))
     }
 
     /// Reads one raw record and appends its facts.
@@ -114,39 +114,43 @@ impl Tracepoints {
 }
 
 /// The layout of a wanted tracepoint; `None` when a field is missing.
-fn kind(format: &Format) -> Option<Kind> {
+fn kind(format: &Format) -> Option<TracepointFields> {
     let word = |name: &str| format.field(name).and_then(Word::of);
     let name = |name: &str| format.field(name).and_then(Word::of_name);
     let first = |names: [&str; 2]| names.iter().find_map(|name| word(name));
     Some(match format.name.as_str() {
-        "sched_switch" => Kind::Switch {
+        "sched_switch" => TracepointFields::Switch {
             prev: word("prev_pid")?,
             next: word("next_pid")?,
             state: word("prev_state")?,
             names: [name("prev_comm")?, name("next_comm")?],
         },
-        "sched_waking" => {
-            Kind::Waking { tid: word("pid")?, target: word("target_cpu")?, name: name("comm")? }
-        }
+        "sched_waking" => TracepointFields::Waking {
+            tid: word("pid")?,
+            target: word("target_cpu")?,
+            name: name("comm")?,
+        },
         "sched_wakeup" | "sched_wakeup_new" => {
             let is_new = format.name == "sched_wakeup_new";
             let (tid, target) = (word("pid")?, word("target_cpu")?);
-            Kind::Wakeup { tid, target, name: name("comm")?, is_new }
+            TracepointFields::Wakeup { tid, target, name: name("comm")?, is_new }
         }
-        "sched_migrate_task" => Kind::Migrate {
+        "sched_migrate_task" => TracepointFields::Migrate {
             tid: word("pid")?,
             from: word("orig_cpu")?,
             to: word("dest_cpu")?,
             name: name("comm")?,
         },
-        "kvm_entry" => Kind::Entry { vcpu: first(["vcpu_id", "vcpu"])? },
-        "kvm_exit" => Kind::Exit { reason: first(["exit_reason", "ret"])? },
-        "kvm_vcpu_wakeup" => Kind::VcpuWakeup { halted: word("ns")?, slept: word("waited") },
-        "sched_process_fork" => {
-            Kind::Fork { parent: word("parent_pid")?, child: word("child_pid")? }
+        "kvm_entry" => TracepointFields::Entry { vcpu: first(["vcpu_id", "vcpu"])? },
+        "kvm_exit" => TracepointFields::Exit { reason: first(["exit_reason", "ret"])? },
+        "kvm_vcpu_wakeup" => {
+            TracepointFields::VcpuWakeup { halted: word("ns")?, slept: word("waited") }
         }
-        "sched_process_exit" => Kind::TaskExit { tid: word("pid")? },
-        "task_rename" => Kind::Rename { tid: word("pid")?, name: name("newcomm")? },
+        "sched_process_fork" => {
+            TracepointFields::Fork { parent: word("parent_pid")?, child: word("child_pid")? }
+        }
+        "sched_process_exit" => TracepointFields::TaskExit { tid: word("pid")? },
+        "task_rename" => TracepointFields::Rename { tid: word("pid")?, name: name("newcomm")? },
         _ => return None,
     })
 }
@@ -208,53 +212,55 @@ fn current(raw: &[u8]) -> Option<(Tid, Context)> {
 
 #[inline]
 fn facts(
-    kind: &Kind,
+    kind: &TracepointFields,
     raw: &[u8],
     at: At,
     threads: &mut Threads,
     out: &mut Vec<Event>,
 ) -> Option<()> {
     let fact = match kind {
-        Kind::Switch { prev, next, state, names } => {
+        TracepointFields::Switch { prev, next, state, names } => {
             let (prev, next) = (Tid(prev.id(raw)?), Tid(next.id(raw)?));
             threads.named(at, prev, &names[0].name(raw)?, out);
             threads.named(at, next, &names[1].name(raw)?, out);
             Fact::Switch { prev, next, left: Left::from_prev_state(state.number(raw)?) }
         }
-        Kind::Waking { tid, target, name } => {
+        TracepointFields::Waking { tid, target, name } => {
             let tid = Tid(tid.id(raw)?);
             threads.named(at, tid, &name.name(raw)?, out);
             let (waker, context) = current(raw)?;
             Fact::Waking { tid, target: target.cpu(raw)?, waker, context }
         }
-        Kind::Wakeup { tid, target, name, is_new } => {
+        TracepointFields::Wakeup { tid, target, name, is_new } => {
             let tid = Tid(tid.id(raw)?);
             threads.named(at, tid, &name.name(raw)?, out);
             let (waker, context) = current(raw)?;
             let (target, is_new) = (target.cpu(raw)?, *is_new);
             Fact::Wakeup { tid, target, is_new, waker, context }
         }
-        Kind::Migrate { tid, from, to, name } => {
+        TracepointFields::Migrate { tid, from, to, name } => {
             let tid = Tid(tid.id(raw)?);
             threads.named(at, tid, &name.name(raw)?, out);
             Fact::Migrate { tid, from: from.cpu(raw)?, to: to.cpu(raw)? }
         }
-        Kind::Entry { vcpu } => {
+        TracepointFields::Entry { vcpu } => {
             threads.vcpu(at, current(raw)?.0, vcpu.id(raw)?, out);
             return Some(());
         }
-        Kind::Exit { reason } => Fact::KvmExit { tid: current(raw)?.0, reason: reason.id(raw)? },
-        Kind::VcpuWakeup { halted, slept } => Fact::VcpuWakeup {
+        TracepointFields::Exit { reason } => {
+            Fact::KvmExit { tid: current(raw)?.0, reason: reason.id(raw)? }
+        }
+        TracepointFields::VcpuWakeup { halted, slept } => Fact::VcpuWakeup {
             tid: current(raw)?.0,
             halted: Nanos(halted.number(raw)?),
             slept: slept.is_none_or(|slept| slept.number(raw).is_some_and(|slept| slept & 1 != 0)),
         },
-        Kind::Fork { parent, child } => {
+        TracepointFields::Fork { parent, child } => {
             threads.forked(at, Tid(parent.id(raw)?), Tid(child.id(raw)?), out);
             return Some(());
         }
-        Kind::TaskExit { tid } => Fact::Exit { tid: Tid(tid.id(raw)?) },
-        Kind::Rename { tid, name } => {
+        TracepointFields::TaskExit { tid } => Fact::Exit { tid: Tid(tid.id(raw)?) },
+        TracepointFields::Rename { tid, name } => {
             threads.named(at, Tid(tid.id(raw)?), &name.name(raw)?, out);
             return Some(());
         }

@@ -7,7 +7,7 @@ const LONGEST_LABEL: usize = 128;
 
 /// The kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MetricKind {
     Counter,
     Gauge,
 }
@@ -21,8 +21,8 @@ pub(super) struct Page(pub(super) String);
 
 impl Page {
     /// Begins a family; its samples follow.
-    pub(super) fn begin(&mut self, name: &str, kind: Kind, help: &str) {
-        let kind = if kind == Kind::Counter { "counter" } else { "gauge" };
+    pub(super) fn begin(&mut self, name: &str, kind: MetricKind, help: &str) {
+        let kind = if kind == MetricKind::Counter { "counter" } else { "gauge" };
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
@@ -38,7 +38,7 @@ impl Page {
     }
 
     /// A family with one sample that has no labels.
-    pub(super) fn single(&mut self, name: &str, kind: Kind, help: &str, value: f64) {
+    pub(super) fn single(&mut self, name: &str, kind: MetricKind, help: &str, value: f64) {
         self.begin(name, kind, help);
         self.sample(name, &[], value);
     }
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn values_of_labels_are_escaped_and_cut() {
         let mut page = Page::default();
-        page.begin("x_total", Kind::Counter, "Help.");
+        page.begin("x_total", MetricKind::Counter, "Help.");
         page.sample("x_total", &[("name", "a\"b\\c\nd"), ("node", "0")], 1.5);
         let expected = "# HELP x_total Help.\n# TYPE x_total counter\n\
             x_total{name=\"a\\\"b\\\\c\\nd\",node=\"0\"} 1.5\n";

@@ -1,12 +1,12 @@
 //! The families of metrics that have one sample for each VM: name, kind, help, and the value of a VM.
 
-use super::exposition::Kind::{self, Counter, Gauge};
+use super::exposition::MetricKind::{self, Counter, Gauge};
 use super::{VmMetrics, seconds};
 use crate::dispatch::in_force::VmInForce;
 use instep_core::units::Nanos;
 
 /// A family of `T`s. What has no value has no sample.
-type Family<T> = (&'static str, Kind, &'static str, fn(&T) -> Option<f64>);
+type Family<T> = (&'static str, MetricKind, &'static str, fn(&T) -> Option<f64>);
 
 /// What every run knows.
 pub(super) const OF_VMS: [Family<VmMetrics>; 9] = [

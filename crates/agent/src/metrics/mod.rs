@@ -12,7 +12,7 @@ mod scheduler;
 use crate::dispatch::in_force::InForce;
 use crate::observe::{Observation, VmKey};
 use crate::record::Record;
-use exposition::Kind::{Counter, Gauge};
+use exposition::MetricKind::{Counter, Gauge};
 use exposition::{Page, cut};
 use families::{OF_SCHEDULER, OF_VMS};
 use file::TextFile;

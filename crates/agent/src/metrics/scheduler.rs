@@ -3,7 +3,7 @@
 //! Each is bounded: by the kinds of events, by [`MOST_PROGRAMS`], by the 64 scheduling domains, and by the
 //! limits that what is in force lists.
 
-use super::exposition::Kind::{Counter, Gauge};
+use super::exposition::MetricKind::{Counter, Gauge};
 use super::exposition::{Page, cut};
 use super::seconds;
 use crate::dispatch::LimitInForce;

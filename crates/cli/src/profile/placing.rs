@@ -19,7 +19,7 @@ pub(super) struct Advice {
     /// Two that would tell on this machine.
     proposed: Option<(CpuSet, CpuSet)>,
     whose: Whose,
-    host: Host,
+    host: HostShape,
 }
 
 /// Who is to be placed.
@@ -34,7 +34,7 @@ pub(super) struct Whose {
 
 /// What this host has.
 #[derive(Clone, Copy, Debug, Default)]
-struct Host {
+struct HostShape {
     cpus: usize,
     cores: usize,
     nodes: usize,
@@ -42,7 +42,7 @@ struct Host {
     node_cores: usize,
 }
 
-impl Host {
+impl HostShape {
     fn of(topology: &Topology) -> Self {
         let cores_of = |node: &Node| {
             let inside = |core: &&CpuSet| !core.and(&node.cpus).is_empty();
@@ -65,7 +65,7 @@ impl Advice {
         let shared = || shared_and_apart(topology, threads).filter(|_| told.sharing.is_none());
         let far = || near_and_far(topology, threads).filter(|_| told.across.is_none());
         let proposed = shared().or_else(far);
-        Self { told, measured: runs.len(), proposed, whose, host: Host::of(topology) }
+        Self { told, measured: runs.len(), proposed, whose, host: HostShape::of(topology) }
     }
 
     /// Whether places were measured that could tell.
@@ -181,7 +181,7 @@ pub(super) mod tests {
     /// Of so many threads or vCPUs on a host of so many cores with two CPUs in each of so many nodes.
     fn unmeasured(threads: u32, is_vm: bool, node_cores: usize, nodes: usize) -> Advice {
         let cores = node_cores * nodes;
-        let host = Host { cpus: 2 * cores, cores, nodes, node_cores };
+        let host = HostShape { cpus: 2 * cores, cores, nodes, node_cores };
         let whose = Whose { threads, parallelism: Milli(3210), is_vm };
         Advice { whose, host, ..Advice::default() }
     }

@@ -201,7 +201,7 @@ impl<A: Affinity> Applier<A> {
             self.journal.entries.retain(|key, _| !chosen(key));
         }
         let (affinity, root, cpusets) = (&self.affinity, &self.root, Cpusets::new(&self.root));
-        let mut host = restore::Host { affinity, root, online: &online, cpusets };
+        let mut host = restore::RestoreContext { affinity, root, online: &online, cpusets };
         let mut failed = Vec::new();
         let entries = self.journal.entries.iter().filter(|(key, _)| chosen(key));
         for (_, entry) in entries {
@@ -254,7 +254,11 @@ impl<A: Affinity> Applier<A> {
 
     /// Entries for threads that are not journalled and have inherited an affinity from one that is.
     /// Asked after those were restored, so that no thread inherits any more.
-    fn inherited(&self, pids: &BTreeSet<u32>, host: &mut restore::Host<'_, A>) -> Vec<Entry> {
+    fn inherited(
+        &self,
+        pids: &BTreeSet<u32>,
+        host: &mut restore::RestoreContext<'_, A>,
+    ) -> Vec<Entry> {
         let online = host.online;
         let mut found = Vec::new();
         let touched = |pid: &&u32| {

@@ -87,7 +87,7 @@ impl RestoreReport {
 }
 
 /// The host whose threads are restored.
-pub(crate) struct Host<'a, A> {
+pub(crate) struct RestoreContext<'a, A> {
     pub(crate) affinity: &'a A,
     pub(crate) root: &'a Root,
     pub(crate) online: &'a CpuSet,
@@ -96,7 +96,7 @@ pub(crate) struct Host<'a, A> {
 
 /// Restores one thread and counts it; false when the entry must stay in the journal.
 pub(crate) fn restore_one(
-    host: &mut Host<'_, impl Affinity>,
+    host: &mut RestoreContext<'_, impl Affinity>,
     entry: &Entry,
     report: &mut RestoreReport,
 ) -> bool {
@@ -114,11 +114,11 @@ pub(crate) fn restore_one(
 }
 
 fn try_restore(
-    host: &mut Host<'_, impl Affinity>,
+    host: &mut RestoreContext<'_, impl Affinity>,
     entry: &Entry,
     report: &mut RestoreReport,
 ) -> Result<(), Error> {
-    let Host { affinity, root, online, cpusets } = host;
+    let RestoreContext { affinity, root, online, cpusets } = host;
     let ThreadKey { pid, tid, .. } = entry.thread;
     if !entry.thread.is_alive(root)? {
         report.gone += 1;
@@ -205,7 +205,7 @@ mod tests {
         let online = &thread::online_cpus(root).unwrap();
         let cpusets = Cpusets::new(root);
         let mut report = RestoreReport::default();
-        let mut host = Host { affinity: &KernelAffinity, root, online, cpusets };
+        let mut host = RestoreContext { affinity: &KernelAffinity, root, online, cpusets };
         restore_one(&mut host, entry, &mut report);
         report
     }

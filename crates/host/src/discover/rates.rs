@@ -88,10 +88,10 @@ pub fn snapshot(
 /// How counters become time in the window.
 struct Rates {
     window: Nanos,
-    kind: Kind,
+    kind: RateBasis,
 }
 
-enum Kind {
+enum RateBasis {
     /// Differences to the first scan.
     Between {
         /// Its threads, with the time of their reading where the scans' own clocks count.
@@ -153,7 +153,7 @@ impl Rates {
         let (began, ages) = (before.boot, Ages::of(after));
         let shown = if clocks { after.at.since(before.at) } else { Nanos(0) };
         let shown = elapsed.unwrap_or(shown);
-        let mut rates = Rates { window: shown, kind: Kind::Between { known, began, ages } };
+        let mut rates = Rates { window: shown, kind: RateBasis::Between { known, began, ages } };
         if rates.window == Nanos(0) {
             // No clock in either copy: the busiest vCPU is taken to have run all the time.
             rates.window = Nanos(u64::MAX);
@@ -165,8 +165,8 @@ impl Rates {
 
     fn since_start(after: &Scan) -> Self {
         match Ages::of(after) {
-            Some(ages) => Rates { window: Nanos::SECOND, kind: Kind::SinceStart(ages) },
-            None => Rates { window: longest(after, |_, vcpu| vcpu.busy()), kind: Kind::Raw },
+            Some(ages) => Rates { window: Nanos::SECOND, kind: RateBasis::SinceStart(ages) },
+            None => Rates { window: longest(after, |_, vcpu| vcpu.busy()), kind: RateBasis::Raw },
         }
     }
 
@@ -187,7 +187,7 @@ impl Rates {
             (scaled(thread.busy(), age, self.window), scaled(thread.wait, age, self.window))
         };
         let (busy, steal) = match &self.kind {
-            Kind::Between { known, began, ages } => match seen(known, thread) {
+            RateBasis::Between { known, began, ages } => match seen(known, thread) {
                 // Neither file of it was read then: the mean is all that is known.
                 Some((then, _)) if is_unread(then) && then.busy() == Nanos(0) => {
                     ages.as_ref().map(mean).unwrap_or_default()
@@ -207,8 +207,8 @@ impl Rates {
                     None => (thread.busy(), thread.wait),
                 },
             },
-            Kind::SinceStart(ages) => mean(ages),
-            Kind::Raw => (thread.busy(), thread.wait),
+            RateBasis::SinceStart(ages) => mean(ages),
+            RateBasis::Raw => (thread.busy(), thread.wait),
         };
         (busy.min(self.window), steal.min(self.window))
     }
@@ -226,11 +226,11 @@ impl Rates {
     /// CPU time of the whole host in the window, at most what its CPUs have.
     fn host(&self, before: Option<&Scan>, after: &Scan, cpus: usize) -> Nanos {
         let busy = match &self.kind {
-            Kind::Between { .. } => {
+            RateBasis::Between { .. } => {
                 after.host_busy.since(before.map_or(Nanos(0), |before| before.host_busy))
             }
-            Kind::SinceStart(ages) => scaled(after.host_busy, ages.boot, self.window),
-            Kind::Raw => after.host_busy,
+            RateBasis::SinceStart(ages) => scaled(after.host_busy, ages.boot, self.window),
+            RateBasis::Raw => after.host_busy,
         };
         busy.min(Nanos(self.window.0.saturating_mul(cpus as u64)))
     }
@@ -298,12 +298,12 @@ impl<'a> Throttled<'a> {
     fn counted(&self, vm: &VmFacts, count: fn(&Quota) -> Nanos) -> Nanos {
         let (now, window) = (count(&vm.quota), self.rates.window);
         match (&self.rates.kind, self.known.get(&(vm.pid, vm.start_ticks))) {
-            (Kind::Between { .. }, Some((read_at, then))) => {
+            (RateBasis::Between { .. }, Some((read_at, then))) => {
                 let own = vm.read_at.since(*read_at);
                 let own = if own == Nanos(0) { window } else { own };
                 scaled(now.since(count(then)), own, window)
             }
-            (Kind::SinceStart(ages), _) => {
+            (RateBasis::SinceStart(ages), _) => {
                 // Not bounded by the window: it is summed over CPUs.
                 let age = ages.age(vm.start_ticks, vm.read_at);
                 if age == Nanos(0) { Nanos(0) } else { scaled(now, age, window) }

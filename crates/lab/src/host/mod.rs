@@ -78,7 +78,7 @@ const BOOTS: Duration = Duration::from_secs(60);
 
 /// A running emulated host; dropping it ends it.
 #[derive(Debug)]
-pub struct Host {
+pub struct EmulatedHost {
     // Fields are dropped in order: QEMU ends before its directory goes.
     process: Process,
     channel: Channel,
@@ -88,7 +88,7 @@ pub struct Host {
     dir: TempDir,
 }
 
-impl Host {
+impl EmulatedHost {
     /// Starts an emulated host whose initramfs is written by `image` to the path it is given.
     /// It ends when it has lived for `life`.
     ///
@@ -151,7 +151,7 @@ impl Host {
     /// Runs a script that must succeed and gives its standard output.
     ///
     /// # Errors
-    /// As [`Host::run`], and when it fails: with its last lines.
+    /// As [`EmulatedHost::run`], and when it fails: with its last lines.
     pub fn succeed(&mut self, script: &str, limit: Duration, stop: &Stop) -> Result<String, Error> {
         let answer = self.run(script, limit, stop)?;
         if answer.status == 0 {

@@ -8,7 +8,7 @@ use crate::host::accel::{self, Accel, AccelChoice};
 use crate::host::emulator::{self, Emulator};
 use crate::host::kernel::{self, HostKernel, Series};
 use crate::host::machine::Hypervisor;
-use crate::host::{Host, image, programs, xen};
+use crate::host::{EmulatedHost, image, programs, xen};
 use crate::image::{busybox, check_load};
 use crate::stop::Stop;
 use crate::workdir;
@@ -176,7 +176,7 @@ impl Kit {
         let (emulator, kernel) = (&self.emulator, &self.kernel);
         let accel = accel::choose(self.accel, &scenario.host, &self.kvm)?;
         let machine = (&scenario.host, accel.kind);
-        let mut host = Host::spawn(machine, emulator, kernel, life, stop, |target| {
+        let mut host = EmulatedHost::spawn(machine, emulator, kernel, life, stop, |target| {
             image::write(target, &self.cache, emulator, kernel, &self.busybox, extra, stop)
         })?;
         let ready = host.wait_ready(scenario.limit / 2, stop).map_err(|error| {
@@ -215,7 +215,7 @@ impl Kit {
 #[derive(Debug)]
 pub struct Running {
     /// The host.
-    pub host: Host,
+    pub host: EmulatedHost,
     /// Its kernel's release.
     pub kernel: String,
     /// Whether it has a /dev/kvm.

@@ -9,7 +9,7 @@ use super::report::{LabReport, LabSample, Seconds, StepReport, as_value, json_li
 use super::start::{SMALL, start};
 use super::{Scenario, Step, domains};
 use crate::error::Error;
-use crate::host::Host;
+use crate::host::EmulatedHost;
 use crate::stop::Stop;
 use instep_core::wording::Count;
 use std::collections::BTreeMap;
@@ -160,7 +160,7 @@ impl<'a> Doing<'a> {
     }
 
     /// Brings a file of the host back; the status of reading it.
-    fn fetch(&mut self, path: &str, host: &mut Host, stop: &Stop) -> Result<u32, Error> {
+    fn fetch(&mut self, path: &str, host: &mut EmulatedHost, stop: &Stop) -> Result<u32, Error> {
         let quoted = path.replace('\'', "'\\''");
         let answer = host.run(&format!("cat '{quoted}'"), SMALL * 5, stop)?;
         let held = answer.status == 0;
@@ -250,7 +250,11 @@ fn change(
 }
 
 /// Looks at every guest.
-fn observe(host: &mut Host, scenario: &Scenario, stop: &Stop) -> Result<LabObservation, Error> {
+fn observe(
+    host: &mut EmulatedHost,
+    scenario: &Scenario,
+    stop: &Stop,
+) -> Result<LabObservation, Error> {
     let text = host.succeed(&evidence::script(&scenario.guest), SMALL, stop)?;
     Ok(evidence::parse(&text, &scenario.host))
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// See the module.
 #[derive(Debug)]
 pub struct Lock {
-    kind: Kind,
+    kind: LockKind,
     hold: Duration,
     think: Duration,
     imbalance: u32,
@@ -29,7 +29,7 @@ pub struct Lock {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum LockKind {
     Mutex,
     TicketSpin,
 }
@@ -60,8 +60,8 @@ impl Ticket {
 impl Lock {
     fn with(&self, section: impl FnOnce()) {
         match self.kind {
-            Kind::TicketSpin => self.ticket.with(section),
-            Kind::Mutex => {
+            LockKind::TicketSpin => self.ticket.with(section),
+            LockKind::Mutex => {
                 let _held = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
                 section();
             }
@@ -87,8 +87,10 @@ wait_ns: from asking for the lock to having it
     fn from_args(args: &mut Args, _: usize) -> Result<Self, LoadError> {
         let us = Duration::from_micros(1);
         Ok(Self {
-            kind: args
-                .choice("--kind", &[("mutex", Kind::Mutex), ("ticket-spin", Kind::TicketSpin)])?,
+            kind: args.choice(
+                "--kind",
+                &[("mutex", LockKind::Mutex), ("ticket-spin", LockKind::TicketSpin)],
+            )?,
             hold: args.duration("--hold", 5 * us, Duration::ZERO)?,
             think: args.duration("--think", 20 * us, Duration::ZERO)?,
             imbalance: args.percent("--imbalance", 50)?,
@@ -125,8 +127,8 @@ wait_ns: from asking for the lock to having it
         fields.text(
             "kind",
             match self.kind {
-                Kind::Mutex => "mutex",
-                Kind::TicketSpin => "ticket-spin",
+                LockKind::Mutex => "mutex",
+                LockKind::TicketSpin => "ticket-spin",
             },
         );
         fields.number("hold_ns", self.hold.as_nanos() as u64);
@@ -150,7 +152,7 @@ mod tests {
 
     #[test]
     fn either_lock_excludes() {
-        for (kind, rounds) in [(Kind::Mutex, 5_000), (Kind::TicketSpin, 300)] {
+        for (kind, rounds) in [(LockKind::Mutex, 5_000), (LockKind::TicketSpin, 300)] {
             let none = Duration::ZERO;
             let mut lock = Lock::from_args(&mut Args::new("lock", &[]).unwrap(), 3).unwrap();
             (lock.kind, lock.hold, lock.think) = (kind, none, none);

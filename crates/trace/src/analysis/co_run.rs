@@ -8,12 +8,12 @@ use instep_core::units::Nanos;
 /// Of all VMs.
 #[derive(Debug)]
 pub(super) struct CoRun {
-    vms: Vec<Vm>,
+    vms: Vec<CoRunTally>,
     skew: Vec<Skew>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Vm {
+struct CoRunTally {
     meter: VmMeter,
     siblings: Siblings,
     at: Nanos,
@@ -32,7 +32,7 @@ pub(super) struct VmCoRun {
 
 impl CoRun {
     pub(super) fn new(vms: usize, vcpus: usize, begin: Nanos) -> Self {
-        let vm = Vm { at: begin, ..Vm::default() };
+        let vm = CoRunTally { at: begin, ..CoRunTally::default() };
         CoRun { vms: vec![vm; vms], skew: vec![Skew::default(); vcpus] }
     }
 
@@ -65,7 +65,7 @@ impl CoRun {
     }
 }
 
-impl Vm {
+impl CoRunTally {
     fn upto(&mut self, time: Nanos) {
         self.siblings.pass(time.since(self.at).0);
         self.at = self.at.max(time);

@@ -29,7 +29,7 @@ pub(super) struct ByOccupant<T> {
 /// Time waited by VM and group.
 #[derive(Debug)]
 pub(super) struct Culprits {
-    vms: Vec<Vm>,
+    vms: Vec<CulpritTally>,
     /// Of each vCPU.
     vcpus: Vec<ByOccupant<u64>>,
     /// The number of this charge, by which a VM knows its own first vCPU in it.
@@ -37,7 +37,7 @@ pub(super) struct Culprits {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Vm {
+struct CulpritTally {
     groups: Vec<Waited>,
     /// The last charge with a vCPU of this VM, and the longest wait in it.
     charge: u64,
@@ -46,7 +46,7 @@ struct Vm {
 
 impl Culprits {
     pub(super) fn new(vms: usize, vcpus: usize) -> Self {
-        let vms = vec![Vm::default(); vms];
+        let vms = vec![CulpritTally::default(); vms];
         Culprits { vms, vcpus: vec![ByOccupant::default(); vcpus], charge: 0 }
     }
 

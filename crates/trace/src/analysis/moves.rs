@@ -52,13 +52,13 @@ impl Moves {
 #[derive(Debug)]
 pub(super) struct Migrations {
     topology: Option<Topology>,
-    vcpus: Vec<Vcpu>,
+    vcpus: Vec<MigrationTally>,
     /// Whether the trace has sched_migrate_task.
     is_told: bool,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Vcpu {
+struct MigrationTally {
     last: Option<CpuId>,
     told: u64,
     moves: Moves,
@@ -66,7 +66,7 @@ struct Vcpu {
 
 impl Migrations {
     pub(super) fn new(vcpus: usize, topology: Option<Topology>) -> Self {
-        Migrations { topology, vcpus: vec![Vcpu::default(); vcpus], is_told: false }
+        Migrations { topology, vcpus: vec![MigrationTally::default(); vcpus], is_told: false }
     }
 
     pub(super) fn change(&mut self, change: &VcpuChange) {

@@ -8,11 +8,11 @@ use instep_core::units::{CpuId, Nanos};
 /// Of all VMs.
 #[derive(Debug)]
 pub(super) struct Stacking {
-    vms: Vec<Vm>,
+    vms: Vec<StackingTally>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Vm {
+struct StackingTally {
     /// Runnable siblings by CPU, since when there are two or more, and for how long in all.
     cpus: Vec<(u32, Nanos, Nanos)>,
     meter: VmMeter,
@@ -20,7 +20,7 @@ struct Vm {
 
 impl Stacking {
     pub(super) fn new(vms: usize) -> Self {
-        Stacking { vms: vec![Vm::default(); vms] }
+        Stacking { vms: vec![StackingTally::default(); vms] }
     }
 
     pub(super) fn change(&mut self, change: &VcpuChange) {
@@ -45,7 +45,7 @@ impl Stacking {
     }
 }
 
-impl Vm {
+impl StackingTally {
     fn step(&mut self, cpu: CpuId, time: Nanos, enters: bool) {
         let at = cpu.0 as usize;
         if self.cpus.len() <= at {

@@ -52,14 +52,14 @@ pub type Histogram = [u64; 20];
 /// Of all vCPUs.
 #[derive(Debug)]
 pub(super) struct Waits {
-    vcpus: Vec<Vcpu>,
+    vcpus: Vec<WakeupTally>,
     /// Whether the trace tells of halts.
     has_halts: bool,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Vcpu {
-    waker: Option<Kind>,
+struct WakeupTally {
+    waker: Option<WakerKind>,
     halts: Halts,
     /// Since when it could run and does not.
     wants: Nanos,
@@ -69,7 +69,7 @@ struct Vcpu {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum WakerKind {
     Sibling,
     Io,
     Timer,
@@ -78,7 +78,7 @@ enum Kind {
 
 impl Waits {
     pub(super) fn new(vcpus: usize) -> Self {
-        Waits { vcpus: vec![Vcpu::default(); vcpus], has_halts: false }
+        Waits { vcpus: vec![WakeupTally::default(); vcpus], has_halts: false }
     }
 
     /// A halt ended, that of a known vCPU or another.
@@ -110,16 +110,16 @@ impl Waits {
     pub(super) fn waker(&mut self, world: &World, vcpu: usize, waker: Tid, context: Context) {
         let vm = world.vcpus[vcpu].vm;
         let kind = match context {
-            Context::Interrupt | Context::SoftInterrupt => Kind::Timer,
+            Context::Interrupt | Context::SoftInterrupt => WakerKind::Timer,
             Context::Thread => match world.vcpu_of(waker) {
-                Some(sibling) if world.vcpus[sibling].vm == vm => Kind::Sibling,
-                Some(_) => Kind::Other,
+                Some(sibling) if world.vcpus[sibling].vm == vm => WakerKind::Sibling,
+                Some(_) => WakerKind::Other,
                 None => match world.group_of(waker) {
                     // The idle thread wakes nobody by itself: it was interrupted.
-                    IDLE => Kind::Timer,
-                    group if world.vm_of_group(group) == Some(vm) => Kind::Io,
-                    group if is_kernel(&world.groups[group]) => Kind::Io,
-                    _ => Kind::Other,
+                    IDLE => WakerKind::Timer,
+                    group if world.vm_of_group(group) == Some(vm) => WakerKind::Io,
+                    group if is_kernel(&world.groups[group]) => WakerKind::Io,
+                    _ => WakerKind::Other,
                 },
             },
         };
@@ -139,12 +139,12 @@ impl Waits {
         }
         match (change.from, change.to) {
             (Place::Blocked, _) => {
-                let kind = vcpu.waker.take().unwrap_or(Kind::Other);
+                let kind = vcpu.waker.take().unwrap_or(WakerKind::Other);
                 let sleeps = match kind {
-                    Kind::Sibling => &mut vcpu.table.sibling,
-                    Kind::Io => &mut vcpu.table.io,
-                    Kind::Timer => &mut vcpu.table.timer,
-                    Kind::Other => &mut vcpu.table.other,
+                    WakerKind::Sibling => &mut vcpu.table.sibling,
+                    WakerKind::Io => &mut vcpu.table.io,
+                    WakerKind::Timer => &mut vcpu.table.timer,
+                    WakerKind::Other => &mut vcpu.table.other,
                 };
                 sleeps.count += 1;
                 sleeps.ns += span.0;

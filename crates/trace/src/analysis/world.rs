@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// One vCPU.
 #[derive(Clone, Debug)]
-pub(super) struct Vcpu {
+pub(super) struct VcpuState {
     pub(super) vm: usize,
     pub(super) index: u32,
     pub(super) tid: Tid,
@@ -67,7 +67,7 @@ pub(super) struct World {
     pub(super) vms: Vec<FoundVm>,
     /// vCPUs of each VM.
     pub(super) members: Vec<Vec<usize>>,
-    pub(super) vcpus: Vec<Vcpu>,
+    pub(super) vcpus: Vec<VcpuState>,
     pub(super) cpus: Vec<Cpu>,
     /// Names of groups.
     pub(super) groups: Vec<String>,
@@ -99,7 +99,7 @@ impl World {
         for vm in 0..world.vms.len() {
             for (index, tid) in world.vms[vm].vcpus.clone() {
                 let vcpu = world.vcpus.len();
-                world.vcpus.push(Vcpu::new(vm, index, Tid(tid), begin));
+                world.vcpus.push(VcpuState::new(vm, index, Tid(tid), begin));
                 world.members[vm].push(vcpu);
                 let group = (FIRST_VM + vm) as u32;
                 world.put(Tid(tid), Who { vcpu: Some(vcpu as u32), group, is_fixed: true });
@@ -238,12 +238,12 @@ impl World {
     }
 }
 
-impl Vcpu {
+impl VcpuState {
     fn new(vm: usize, index: u32, tid: Tid, begin: Nanos) -> Self {
         let zero = Nanos(0);
         let (run, wait, blocked) = (zero, zero, zero);
         let place = Place::Unknown;
-        Vcpu {
+        VcpuState {
             vm,
             index,
             tid,

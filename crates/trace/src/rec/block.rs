@@ -24,7 +24,7 @@ pub(super) const MAX_BLOCK: usize = 4 << 20;
 
 /// What a block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum BlockKind {
     Head,
     Events,
     End,
@@ -37,7 +37,7 @@ const COMPRESSED: u8 = 1;
 /// A block's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    pub(super) kind: Kind,
+    pub(super) kind: BlockKind,
     flags: u8,
     pub(super) stored: usize,
     plain: usize,
@@ -53,7 +53,7 @@ pub(super) fn file_head() -> [u8; FILE_HEAD] {
 }
 
 /// One block as it stands in the file; compressed where that is wanted and shorter.
-pub(super) fn pack(kind: Kind, plain: &[u8], compress: bool) -> io::Result<Vec<u8>> {
+pub(super) fn pack(kind: BlockKind, plain: &[u8], compress: bool) -> io::Result<Vec<u8>> {
     let packed = if compress { Some(zstd::bulk::compress(plain, 1)?) } else { None };
     let packed = packed.filter(|packed| packed.len() < plain.len());
     let flags = if packed.is_some() { COMPRESSED } else { 0 };
@@ -79,22 +79,22 @@ fn checksum(frame: &[u8], stored: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-impl Kind {
+impl BlockKind {
     fn number(self) -> u8 {
         match self {
-            Kind::Head => 1,
-            Kind::Events => 2,
-            Kind::End => 3,
-            Kind::Other => 255,
+            BlockKind::Head => 1,
+            BlockKind::Events => 2,
+            BlockKind::End => 3,
+            BlockKind::Other => 255,
         }
     }
 
-    fn of(number: u8) -> Kind {
+    fn of(number: u8) -> BlockKind {
         match number {
-            1 => Kind::Head,
-            2 => Kind::Events,
-            3 => Kind::End,
-            _ => Kind::Other,
+            1 => BlockKind::Head,
+            2 => BlockKind::Events,
+            3 => BlockKind::End,
+            _ => BlockKind::Other,
         }
     }
 }
@@ -107,7 +107,7 @@ impl Frame {
         let (stored, plain) = (length(8)?, length(12)?);
         let sum = u32_at(bytes, 16)?;
         let fits = stored <= MAX_BLOCK && plain <= MAX_BLOCK;
-        fits.then_some(Frame { kind: Kind::of(bytes[4]), flags: bytes[5], stored, plain, sum })
+        fits.then_some(Frame { kind: BlockKind::of(bytes[4]), flags: bytes[5], stored, plain, sum })
     }
 
     /// The contents, checked: `block` is the frame and its stored bytes.
@@ -141,9 +141,12 @@ mod tests {
     fn a_block_comes_back_and_a_changed_bit_is_noticed() {
         for compress in [false, true] {
             let plain = [7; 300];
-            let packed = pack(Kind::Events, &plain, compress).unwrap();
+            let packed = pack(BlockKind::Events, &plain, compress).unwrap();
             let frame = Frame::read(&packed).unwrap();
-            assert_eq!((frame.kind, frame.contents(&packed)), (Kind::Events, Ok(plain.to_vec())));
+            assert_eq!(
+                (frame.kind, frame.contents(&packed)),
+                (BlockKind::Events, Ok(plain.to_vec()))
+            );
             for at in 4..packed.len() {
                 let mut changed = packed.clone();
                 changed[at] ^= 4;
@@ -155,9 +158,9 @@ mod tests {
 
     #[test]
     fn absurd_lengths_are_no_block() {
-        let mut packed = pack(Kind::End, b"x", false).unwrap();
+        let mut packed = pack(BlockKind::End, b"x", false).unwrap();
         packed[11] = 0x7f;
         assert_eq!(Frame::read(&packed), None);
-        assert!(pack(Kind::Head, &vec![0; MAX_BLOCK + 1], false).is_err());
+        assert!(pack(BlockKind::Head, &vec![0; MAX_BLOCK + 1], false).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! What is damaged is passed over up to the next block that can be one, and counted; since events are
 //! missing there, a loss stands in their place, which the recorder did not have.
 
-use super::block::{FILE_HEAD, FRAME, Frame, Kind, MAGIC, MARKER, MAX_BLOCK, VERSION};
+use super::block::{BlockKind, FILE_HEAD, FRAME, Frame, MAGIC, MARKER, MAX_BLOCK, VERSION};
 use super::decode::{Decoder, Item};
 use super::head::{Counter, End, Head, Throttled};
 use crate::bytes::u16_at;
@@ -65,7 +65,7 @@ impl<R: Read> RecStream<R> {
             Block::Damaged(fault) => return Err(Fault::new(format!("its head: {}", fault.0))),
             Block::Cut | Block::Nothing => return Err(Fault::new("it is cut off in its head")),
         };
-        if kind != Kind::Head {
+        if kind != BlockKind::Head {
             return Err(Fault::new("it does not begin with its head"));
         }
         let head = Head::parse(&contents)?;
@@ -97,8 +97,8 @@ impl<R: Read> RecStream<R> {
     /// Reads one block; false at the end.
     fn block(&mut self, out: &mut Vec<Event>) -> Result<bool, Fault> {
         match self.input.block()? {
-            Block::Whole(Kind::Events, contents) => self.events(&contents, out),
-            Block::Whole(Kind::End, contents) => {
+            Block::Whole(BlockKind::Events, contents) => self.events(&contents, out),
+            Block::Whole(BlockKind::End, contents) => {
                 let end = End::parse(&contents)?;
                 let missing = end.records.saturating_sub(self.seen);
                 if missing > 0 && self.tally.damaged == 0 {
@@ -107,7 +107,7 @@ impl<R: Read> RecStream<R> {
                 self.end = Some(end);
                 return Ok(false);
             }
-            Block::Whole(Kind::Head | Kind::Other, _) => {}
+            Block::Whole(BlockKind::Head | BlockKind::Other, _) => {}
             Block::Damaged(fault) => self.lost_block(fault, out),
             Block::Cut => return Err(Fault::new("its last block is cut off")),
             Block::Nothing => {
@@ -203,7 +203,7 @@ impl<R: Read> EventStream for RecStream<R> {
 
 /// What stands next in the file.
 enum Block {
-    Whole(Kind, Vec<u8>),
+    Whole(BlockKind, Vec<u8>),
     /// Something else; the input is past it as far as is known.
     Damaged(Fault),
     /// A block that goes beyond the end.

@@ -1,6 +1,6 @@
 //! Writes a recording: a head, blocks of events as they fill, an end.
 
-use super::block::{self, Kind};
+use super::block::{self, BlockKind};
 use super::encode::Encoder;
 use super::head::{End, Head};
 use crate::event::Event;
@@ -16,7 +16,9 @@ pub fn framed(contents: &[u8]) -> Option<Vec<u8>> {
     let head = serde_json::to_vec(&Head::default()).ok()?;
     let end = serde_json::to_vec(&End::default()).ok()?;
     let mut out = block::file_head().to_vec();
-    for (kind, plain) in [(Kind::Head, &head[..]), (Kind::Events, contents), (Kind::End, &end)] {
+    for (kind, plain) in
+        [(BlockKind::Head, &head[..]), (BlockKind::Events, contents), (BlockKind::End, &end)]
+    {
         out.extend(block::pack(kind, plain, false).ok()?);
     }
     Some(out)
@@ -39,7 +41,7 @@ impl<W: Write> Writer<W> {
     /// What writing says; a head longer than a block.
     pub fn begin(mut out: W, head: &Head, compress: bool) -> io::Result<Self> {
         let file = block::file_head();
-        let head = block::pack(Kind::Head, &serde_json::to_vec(head)?, compress)?;
+        let head = block::pack(BlockKind::Head, &serde_json::to_vec(head)?, compress)?;
         out.write_all(&file)?;
         out.write_all(&head)?;
         let written = (file.len() + head.len()) as u64;
@@ -76,7 +78,7 @@ impl<W: Write> Writer<W> {
             return Ok(());
         }
         self.records += self.encoder.records;
-        let block = block::pack(Kind::Events, &self.encoder.take(), self.compress)?;
+        let block = block::pack(BlockKind::Events, &self.encoder.take(), self.compress)?;
         self.out.write_all(&block)?;
         self.out.flush()?;
         self.written += block.len() as u64;
@@ -100,7 +102,11 @@ impl<W: Write> Writer<W> {
     pub fn finish(mut self, end: &End) -> io::Result<W> {
         self.flush()?;
         let end = End { records: self.records, ..end.clone() };
-        self.out.write_all(&block::pack(Kind::End, &serde_json::to_vec(&end)?, self.compress)?)?;
+        self.out.write_all(&block::pack(
+            BlockKind::End,
+            &serde_json::to_vec(&end)?,
+            self.compress,
+        )?)?;
         self.out.flush()?;
         Ok(self.out)
     }

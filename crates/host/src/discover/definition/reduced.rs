@@ -12,18 +12,18 @@ const LEFT_OUT: &str =
     "<!-- instep collect left this out: it is not what libvirt writes of a domain -->\n";
 
 /// Which of the files that are read here one is.
-enum Kind {
+enum DefinitionFile {
     Status,
     Pid,
     Config,
 }
 
-fn kind(place: &Path) -> Option<Kind> {
+fn kind(place: &Path) -> Option<DefinitionFile> {
     let is = |ending: &str| place.extension().is_some_and(|extension| extension == ending);
     match place.parent()?.to_str()? {
-        "run/libvirt/qemu" if is("xml") => Some(Kind::Status),
-        "run/qemu-server" if is("pid") => Some(Kind::Pid),
-        "etc/pve/qemu-server" if is("conf") => Some(Kind::Config),
+        "run/libvirt/qemu" if is("xml") => Some(DefinitionFile::Status),
+        "run/qemu-server" if is("pid") => Some(DefinitionFile::Pid),
+        "etc/pve/qemu-server" if is("conf") => Some(DefinitionFile::Config),
         _ => None,
     }
 }
@@ -34,9 +34,11 @@ pub(crate) fn reduced(place: &Path, bytes: &[u8]) -> Option<Vec<u8>> {
     let text = match kind(place)? {
         // Readers of the copy refuse it, too.
         _ if is_too_large => return Some(vec![b' '; bytes.len()]),
-        Kind::Status => status(bytes).unwrap_or_else(|| LEFT_OUT.to_owned()),
-        Kind::Pid => proxmox::pid(bytes).map(|pid| format!("{pid}\n")).unwrap_or_default(),
-        Kind::Config => tags(bytes),
+        DefinitionFile::Status => status(bytes).unwrap_or_else(|| LEFT_OUT.to_owned()),
+        DefinitionFile::Pid => {
+            proxmox::pid(bytes).map(|pid| format!("{pid}\n")).unwrap_or_default()
+        }
+        DefinitionFile::Config => tags(bytes),
     };
     Some(text.into_bytes())
 }
@@ -46,9 +48,9 @@ pub(crate) fn process_of(place: &Path, files: &BTreeMap<PathBuf, Vec<u8>>) -> Op
     let bytes = |place: &Path| files.get(place).map(Vec::as_slice).unwrap_or_default();
     let found = match kind(place)? {
         // One that was left out tells its reader that something is wrong with it.
-        Kind::Status => Some(libvirt::parse(bytes(place)).ok()?.pid),
-        Kind::Pid => proxmox::pid(bytes(place)),
-        Kind::Config => {
+        DefinitionFile::Status => Some(libvirt::parse(bytes(place)).ok()?.pid),
+        DefinitionFile::Pid => proxmox::pid(bytes(place)),
+        DefinitionFile::Config => {
             let name = place.file_stem()?.to_str()?;
             proxmox::pid(bytes(Path::new(&format!("run/qemu-server/{name}.pid"))))
         }

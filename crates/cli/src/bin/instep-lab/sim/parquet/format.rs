@@ -222,7 +222,7 @@ fn put_varint(bytes: &mut Vec<u8>, mut value: u64) {
 
 /// Types of Thrift's compact protocol.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ThriftType {
     I32 = 5,
     I64 = 6,
     Binary = 8,
@@ -238,49 +238,49 @@ struct Struct {
 }
 
 impl Struct {
-    fn field(&mut self, number: u8, kind: Kind) {
+    fn field(&mut self, number: u8, kind: ThriftType) {
         // All numbers here are less than 16 apart.
         self.bytes.push((number - self.last) << 4 | kind as u8);
         self.last = number;
     }
 
     fn i32(&mut self, number: u8, value: i32) {
-        self.field(number, Kind::I32);
+        self.field(number, ThriftType::I32);
         put_varint(&mut self.bytes, zigzag(value.into()));
     }
 
     fn i64(&mut self, number: u8, value: u64) {
-        self.field(number, Kind::I64);
+        self.field(number, ThriftType::I64);
         put_varint(&mut self.bytes, zigzag(value.cast_signed()));
     }
 
     fn text(&mut self, number: u8, text: &str) {
-        self.field(number, Kind::Binary);
+        self.field(number, ThriftType::Binary);
         self.put_text(text);
     }
 
     fn structure(&mut self, number: u8, value: Self) {
-        self.field(number, Kind::Struct);
+        self.field(number, ThriftType::Struct);
         self.bytes.extend(value.end());
     }
 
     fn list(&mut self, number: u8, items: Vec<Self>) {
-        self.list_of(number, Kind::Struct, items.len());
+        self.list_of(number, ThriftType::Struct, items.len());
         items.into_iter().for_each(|item| self.bytes.extend(item.end()));
     }
 
     fn i32_list(&mut self, number: u8, items: &[i32]) {
-        self.list_of(number, Kind::I32, items.len());
+        self.list_of(number, ThriftType::I32, items.len());
         items.iter().for_each(|item| put_varint(&mut self.bytes, zigzag((*item).into())));
     }
 
     fn text_list(&mut self, number: u8, items: &[&str]) {
-        self.list_of(number, Kind::Binary, items.len());
+        self.list_of(number, ThriftType::Binary, items.len());
         items.iter().for_each(|item| self.put_text(item));
     }
 
-    fn list_of(&mut self, number: u8, kind: Kind, length: usize) {
-        self.field(number, Kind::List);
+    fn list_of(&mut self, number: u8, kind: ThriftType, length: usize) {
+        self.field(number, ThriftType::List);
         if length < 15 {
             self.bytes.push((length as u8) << 4 | kind as u8);
         } else {
