@@ -58,7 +58,8 @@ impl Service {
         }
     }
 
-    /// Runs what SIGHUP asks for. Before the first cycle the service is not ready in any case.
+    /// Reloads by `work`, and tells systemd when that begins and ends. Before the first cycle the service is not ready yet, so there is
+    /// nothing to tell.
     pub(crate) fn reload(&self, work: impl FnOnce()) {
         if self.is_ready {
             match State::monotonic_usec_now() {

@@ -1,6 +1,6 @@
 //! CPU time conserved: a CPU runs one task at a time and a task is on one CPU at a time; only waiting
 //! tasks begin to run, only running ones stop, only blocked ones wake. So every nanosecond of every
-//! CPU belongs to one task or to nobody, and what tasks had is what CPUs gave.
+//! CPU belongs to one task or to nobody, and tasks run for as long as CPUs are busy.
 
 use super::picture::{Picture, TaskLife};
 use super::{Checker, Fact, FactKind};
@@ -63,7 +63,9 @@ impl Checker for Conserved {
     fn end(&mut self, picture: &Picture) -> Option<String> {
         let busy: u64 = picture.cpus.iter().map(|cpu| cpu.busy).sum();
         let had: u64 = picture.tasks.iter().map(|task| task.had(picture.now)).sum();
-        (busy != had).then(|| format!("CPUs were busy for {busy} ns, tasks had {had} ns"))
+        (busy != had).then(|| {
+            format!("the CPUs were busy for {busy} ns, but all tasks together ran for {had} ns")
+        })
     }
 }
 

@@ -64,7 +64,7 @@ fn the_demo_brings_guests_home_proves_it_draws_it_and_leaves_nothing() {
         "CONFLICT 2 vCPUs",
         "# instep run --mend-conflicts",
         "siblings on distinct cores",
-        "came home in",
+        "moved home in",
         "gamma and delta are started",
         "original affinity again",
         "checks held, by what the host's /proc shows",

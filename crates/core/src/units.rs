@@ -17,8 +17,8 @@ pub trait Id: Copy + Ord + fmt::Debug {
     fn raw(self) -> u32;
 }
 
-macro_rules! id {
-    ($(#[$doc:meta])* $name:ident) => {
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident,)+) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, JsonSchema, Serialize, Deserialize)]
         #[serde(transparent)]
@@ -38,40 +38,26 @@ macro_rules! id {
                 self.0.fmt(f)
             }
         }
-    };
+    )+};
 }
 
-id!(
+ids!(
     /// A logical CPU of the host (pCPU), by the kernel's number.
-    CpuId
-);
-id!(
+    CpuId,
     /// A NUMA node of the host, by the kernel's number.
-    NodeId
-);
-id!(
+    NodeId,
     /// A physical core or core module: dense, in order of its lowest CPU.
-    CoreId
-);
-id!(
+    CoreId,
     /// CPUs that share an L2 without being one core: dense, in order of the lowest CPU.
-    ClusterId
-);
-id!(
+    ClusterId,
     /// A last-level cache: dense, in order of its lowest CPU.
-    LlcId
-);
-id!(
+    LlcId,
     /// A processor package (socket): dense, in order of its lowest CPU.
-    PackageId
-);
-id!(
+    PackageId,
     /// A virtual machine. On a Linux host the process id of its monitor.
-    VmId
-);
-id!(
+    VmId,
     /// A thread, by the host kernel's thread id.
-    Tid
+    Tid,
 );
 
 /// A span of time in nanoseconds. Which clock it was read from is said where it is stored.

@@ -12,6 +12,7 @@ use crate::host::programs::{self, PACKAGES};
 use crate::host::xen;
 use crate::stop::Stop;
 use crate::{command, host, image};
+use rustix::fs::statvfs;
 use schemars::JsonSchema;
 use serde::Serialize;
 use std::fs;
@@ -22,9 +23,9 @@ use std::time::Duration;
 /// The memory that this machine should have free, in MiB: a small host and its image.
 const MEMORY_MIB: u64 = 3 << 10;
 /// The space a fetched kernel and the images take, in MiB.
-const CACHE_MIB: u64 = 600;
+const CACHE_MIB: u128 = 600;
 /// The space that the image of a running host takes, in MiB.
-const IMAGE_MIB: u64 = 200;
+const IMAGE_MIB: u128 = 200;
 
 /// The architecture whose packages the lab boots, in Debian's words.
 const AMD64: &str = "amd64";
@@ -219,21 +220,15 @@ fn workload(load: Option<&Path>) -> DoctorFinding {
 }
 
 /// Of a place that needs so much.
-fn space(need: &'static str, dir: &Path, least: u64, next: &str) -> DoctorFinding {
-    let mut df = Command::new("df");
-    let ran = command::succeed(df.arg("-Pm").arg(dir), Duration::from_secs(30), &Stop::never());
-    match ran.ok().and_then(|text| parse_df(&text)) {
+fn space(need: &'static str, dir: &Path, least: u128, next: &str) -> DoctorFinding {
+    let free = |of: rustix::fs::StatVfs| (u128::from(of.f_bavail) * u128::from(of.f_frsize)) >> 20;
+    match statvfs(dir).ok().map(free) {
         Some(mib) if mib < least => {
             missing(need, format!("{mib} MiB are free in {}, not {least}", dir.display()), next)
         }
         Some(mib) => fine(need, format!("{mib} MiB are free in {}", dir.display())),
         None => fine(need, "not known".to_owned()),
     }
-}
-
-/// The available MiB in the output of `df -Pm`.
-fn parse_df(text: &str) -> Option<u64> {
-    text.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()
 }
 
 fn memory() -> DoctorFinding {
@@ -266,11 +261,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_space_is_read_from_df() {
-        let text =
-            "Filesystem 1048576-blocks Used Available Capacity Mounted on\n/dev/x 9 4 5 1% /\n";
-        assert_eq!(parse_df(text), Some(5));
-        assert_eq!(parse_df("rubbish"), None);
+    fn a_place_with_too_little_space_is_missing() {
+        let found = |least| space("space", Path::new("/"), least, "make some");
+        assert_eq!((found(0).fine, found(1 << 60).fine), (true, false));
+        assert!(found(0).found.ends_with("MiB are free in /"), "{:?}", found(0));
     }
 
     #[test]

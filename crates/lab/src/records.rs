@@ -53,13 +53,13 @@ impl Told {
         let moved = |moved: &Moved| {
             let cycles = if moved.cycles == 1 { "cycle" } else { "cycles" };
             let mut line = format!(
-                "{}: {} MiB came home in {} {cycles}",
+                "{}: {} MiB moved home in {} {cycles}",
                 moved.vm,
                 moved.bytes >> 20,
                 moved.cycles
             );
             for (cause, bytes) in moved.stayed.iter().filter(|(_, bytes)| **bytes >= 1 << 20) {
-                line.push_str(&format!(", {} MiB stayed ({cause})", bytes >> 20));
+                line.push_str(&format!(", {} MiB not moved ({cause})", bytes >> 20));
             }
             line
         };
@@ -182,7 +182,7 @@ mod tests {
             [
                 "cycle 1, a: vCPU 0 to CPUs 4-5, emulator threads to CPUs 0,2; to node 1, mending",
                 "cycle 2, a: vCPU 0 to CPUs 4-5, emulator threads to CPUs 0,2; to node 1, mending",
-                "b: 7 MiB came home in 2 cycles, 2 MiB stayed (busy)",
+                "b: 7 MiB moved home in 2 cycles, 2 MiB not moved (busy)",
             ]
         );
         assert_eq!(told.last, 2);

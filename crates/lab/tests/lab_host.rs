@@ -33,10 +33,14 @@ fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
     let extra = image::Extra::default();
     let (mut host, ready) = again(&stop, &mut say, |_, _| {
         let life = Duration::from_secs(900);
-        let mut host =
-            EmulatedHost::spawn((&machine, AccelKind::Tcg), &emulator, &kernel, life, &stop, |target| {
-                image::write(target, &cache, &emulator, &kernel, &busybox, &extra, &stop)
-            })?;
+        let mut host = EmulatedHost::spawn(
+            (&machine, AccelKind::Tcg),
+            &emulator,
+            &kernel,
+            life,
+            &stop,
+            |target| image::write(target, &cache, &emulator, &kernel, &busybox, &extra, &stop),
+        )?;
         let ready = host.wait_ready(Duration::from_secs(300), &stop)?;
         Ok((host, ready))
     })

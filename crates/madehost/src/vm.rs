@@ -198,8 +198,7 @@ pub struct Thread {
 }
 
 impl VmSpec {
-    /// `vcpus` idle vCPUs with `memory` on one node, in a cgroup of their own, everything
-    /// about them readable.
+    /// A VM of `vcpus` idle vCPUs in a cgroup of its own, with `memory` on one node. All of its files can be read.
     #[must_use]
     pub fn new(name: &str, vmm: Vmm, vcpus: u32, node: NodeId, memory: Bytes) -> Self {
         Self {

@@ -1,5 +1,5 @@
-//! What is said of made events: findings that name what was seen and nothing else, halts, vCPUs that come
-//! too late, hosts whose cores have one CPU.
+//! Findings about made events: each names what the events show, and nothing else. Also halts, vCPUs that appear late in a trace, and
+//! hosts whose cores have one CPU.
 #![cfg(test)]
 
 use instep_core::topology::{CpuFacts, Topology};

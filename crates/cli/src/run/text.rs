@@ -107,9 +107,9 @@ fn soft_text(soft: &[SoftView<'_>], nodes: Option<&NodeSet>) -> String {
 
 fn memory_line(memory: &MemoryRecord) -> String {
     let (vm, of) = (printable(&memory.vm), of_guest_node(memory.guest_node));
-    let mut line = format!("{vm}: {}{of} came home", memory.moved_bytes);
+    let mut line = format!("{vm}: {}{of} moved home", memory.moved_bytes);
     for (cause, bytes) in &memory.stayed_bytes {
-        line.push_str(&format!(", {bytes} stayed ({cause})"));
+        line.push_str(&format!(", {bytes} not moved ({cause})"));
     }
     if let Some(error) = &memory.error {
         line.push_str(&format!("; {error}"));

@@ -254,6 +254,6 @@ fn hanging(line: &str, width: usize) -> String {
     format!("{first}\n") + &indented(&lines.collect::<Vec<_>>(), 4)
 }
 
-fn percent(milli: Milli) -> String {
+pub(super) fn percent(milli: Milli) -> String {
     format!("{}%", (milli.0.min(1000) + 5) / 10)
 }

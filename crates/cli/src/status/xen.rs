@@ -1,9 +1,10 @@
 //! What the status says of a domain of Xen: both affinities, and what is from Instep.
 
+use super::text::percent;
 use crate::text::{indented, plural, printable, wrapped};
 use instep_core::snapshot::{Vcpu, Vm};
 use instep_core::soft::SoftAffinity;
-use instep_core::units::{Milli, Nanos};
+use instep_core::units::Nanos;
 use instep_report::table::{Side, Spacing, aligned};
 use instep_xen::scan::DomainFacts;
 
@@ -83,8 +84,4 @@ pub(super) fn from_instep(vm: &Vm) -> Option<String> {
     (!was.is_empty()).then(|| {
         format!("set by Instep: before, {}; `instep restore` puts it back", was.join(", "))
     })
-}
-
-fn percent(milli: Milli) -> String {
-    format!("{}%", (milli.0.min(1000) + 5) / 10)
 }

@@ -5,9 +5,9 @@
 //! dom0's /run/lab, too: `NAME.console` leads to what xenconsoled writes, `NAME.qemu` has what `xl` said.
 
 use super::{GuestPlan, Scenario, Start, Step};
-use crate::host::channel::base64;
 use crate::host::image::{GUEST_KERNEL, guest_archive};
 use crate::host::xen;
+use data_encoding::BASE64;
 
 /// The kernel's command line in a domain; `guests.rs` tells why each word is there.
 const COMMAND_LINE: &str = "console=hvc0 rdinit=/init quiet panic=-1 mitigations=off audit=0 apparmor=0 \
@@ -49,7 +49,7 @@ pub(super) fn check(scenario: &Scenario) -> Result<(), String> {
 
 /// The script that starts a domain; it returns when Xen runs it. Xen places it: no CPU is named.
 pub(super) fn start(guest: &GuestPlan) -> String {
-    let (name, load) = (&guest.name, base64(guest.load.as_bytes()));
+    let (name, load) = (&guest.name, BASE64.encode(guest.load.as_bytes()));
     let (vcpus, memory, touch) = (guest.vcpus, guest.memory_mib, guest.touch_mib);
     format!(
         "cd /run/lab\nrm -f guest-{name}.log\nln -sf guest-{name}.log {name}.console\n\
@@ -89,7 +89,7 @@ mod tests {
         let load = "load = \"echo 'a\\\" b'\"\n";
         let scenario = Scenario::parse(&format!("{HOST}{GUEST}{load}"), "x").unwrap();
         let script = start(&scenario.guest[0]);
-        let coded = base64(b"echo 'a\" b'");
+        let coded = BASE64.encode(b"echo 'a\" b'");
         for part in ["vcpus = 2\n", "memory = 128\n", "touch=0", &format!("load={coded}\"\n")] {
             assert!(script.contains(part), "{part}: {script}");
         }

@@ -7,11 +7,11 @@
 //! reserved.
 
 use super::{GuestPlan, domains};
-use crate::host::channel::base64;
 use crate::host::image::{GUEST_KERNEL, guest_archive};
 use crate::host::machine::{Clock, HostMachine};
 use crate::host::{PANIC, fell};
 use crate::image::READY;
+use data_encoding::BASE64;
 use std::fmt::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -75,7 +75,7 @@ pub fn start(guest: &GuestPlan, host: &HostMachine) -> String {
         script.push_str(&reserve(guest));
     }
     if guest.process {
-        let load = base64(guest.load.as_bytes());
+        let load = BASE64.encode(guest.load.as_bytes());
         let _ = writeln!(
             script,
             "echo {load} | base64 -d >{name}.load\n\
@@ -143,7 +143,7 @@ fn arguments(guest: &GuestPlan) -> Vec<String> {
     put("-kernel", KERNEL.to_owned());
     let own = Some(guest.name.as_str()).filter(|_| !guest.programs.is_empty());
     put("-initrd", format!("/{}", guest_archive(own)));
-    let load = base64(guest.load.as_bytes());
+    let load = BASE64.encode(guest.load.as_bytes());
     put("-append", format!("\"{COMMAND_LINE} touch={} load={load}\"", guest.touch_mib));
     put("-serial", format!("file:/run/lab/{}.console", guest.name));
     put("-display", "none".to_owned());
@@ -363,7 +363,7 @@ mod tests {
     fn a_load_with_quotes_reaches_the_guest_unharmed() {
         let s = scenario("load = \"echo 'a\\\" b'\"");
         let script = start(&s.guest[0], &s.host);
-        let coded = base64(b"echo 'a\" b'");
+        let coded = BASE64.encode(b"echo 'a\" b'");
         assert!(script.contains(&format!("load={coded}")), "{script}");
     }
 

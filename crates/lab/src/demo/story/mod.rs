@@ -51,7 +51,7 @@ const MOMENTS: [(&str, &str, &str); 4] = [
         "given back",
         "Everything back",
         "Instep was told to end. Every affinity is as it was found, the bad ones included: what an \
-         operator set by hand is the operator's. Memory stays where it came home to.",
+         operator set by hand is the operator's. Memory that was moved stays there.",
     ),
 ];
 
