@@ -21,6 +21,8 @@ use std::time::Duration;
 #[command(
     name = "instep-load",
     max_term_width = 80,
+    subcommand_value_name = "MODE",
+    subcommand_help_heading = "Modes",
     after_help = "Exit status: 0 done (also by SIGINT or SIGTERM), 2 usage, environment or a wrong result\n\n\
                   instep-load barrier --threads 2 --kind spin --phase 100us --duration 5s"
 )]

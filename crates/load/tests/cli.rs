@@ -202,7 +202,7 @@ fn memory_that_cannot_be_had_is_an_error_before_anything_is_reported() {
 fn help_lists_every_mode_and_each_has_its_own() {
     let all = run("--help");
     let text = String::from_utf8(all.stdout).unwrap();
-    let listed = text.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = text.lines().skip_while(|line| *line != "Modes:").skip(1);
     let names: Vec<&str> = listed
         .take_while(|line| !line.is_empty())
         .map(|line| line.split_whitespace().next().unwrap())
