@@ -253,14 +253,16 @@ fn bad_input_is_answered_with_file_line_and_reason() {
 }
 
 #[test]
-fn what_it_is_about_need_not_be_said() {
+fn what_it_is_about_and_memory_need_not_be_said() {
     let (_dir, path) =
         file(&GOOD.replace("about = \"two VMs\"", "").replace("[host]", "[host]\nx = 1"));
     let ran = instep(&["sim", path.to_str().unwrap()]);
     assert!(ran.stderr.contains(":5: ") && ran.stderr.contains("`x`"), "{}", ran.stderr);
-    let (_dir, path) = file(&GOOD.replace("about = \"two VMs\"", ""));
-    let ran = instep(&["sim", path.to_str().unwrap()]);
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for left_out in ["about = \"two VMs\"\n", "memory = \"4GiB\"\n", "memory = \"1GiB\"\n"] {
+        let (_dir, path) = file(&GOOD.replace(left_out, ""));
+        let ran = instep(&["sim", path.to_str().unwrap()]);
+        assert_eq!(ran.code, Some(0), "{left_out}: {}", ran.stderr);
+    }
 }
 
 #[test]

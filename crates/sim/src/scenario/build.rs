@@ -24,6 +24,8 @@ use toml::Spanned;
 /// The most VMs, and the most vCPUs and threads in all.
 const MAX_VMS: usize = 10_000;
 const MAX_TASKS: usize = 100_000;
+/// Memory of a host whose scenario names none, bytes for each CPU.
+const MEMORY_OF_A_CPU: u64 = 4 << 30;
 /// The longest simulation, seconds.
 const MAX_SECONDS: u64 = 100_000;
 
@@ -225,14 +227,17 @@ fn topology(host: &Machine, machine: &str, read: Read<'_>) -> Result<Topology, S
     }
     let nodes = host.nodes.unwrap_or(1);
     let sockets = host.sockets.unwrap_or(nodes);
+    let threads = host.threads.unwrap_or(1);
+    let cores = host.cores.ok_or(
+        "cores is missing: the cores of each socket, or a machine of the library that has a shape",
+    )?;
+    let cpus = [sockets, cores, threads].into_iter().map(u64::from).fold(1, u64::saturating_mul);
     let shape = machine::Shape {
         nodes,
         sockets,
-        cores: host.cores.ok_or(
-            "cores is missing: the cores of each socket, or a machine of the library that has a shape",
-        )?,
-        threads: host.threads.unwrap_or(1),
-        memory: host.memory.ok_or("memory is missing: that of the whole host")?,
+        cores,
+        threads,
+        memory: host.memory.unwrap_or(cpus.saturating_mul(MEMORY_OF_A_CPU)),
         llcs: host.caches.unwrap_or(nodes.max(sockets)),
     };
     shape.check()?;

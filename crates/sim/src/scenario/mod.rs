@@ -104,7 +104,7 @@ pub struct Machine {
     /// Last-level caches of the host; one for each node or socket, whichever are more, when not
     /// given.
     pub caches: Option<u32>,
-    /// Memory of the host.
+    /// Memory of the host; 4 GiB for each CPU when not given.
     #[serde(default, deserialize_with = "optional_size")]
     pub memory: Option<u64>,
     /// The distance between any two nodes; 20 when not given.
@@ -132,8 +132,8 @@ pub struct Guest {
     pub count: Option<u32>,
     /// Its vCPUs.
     pub vcpus: Spanned<u32>,
-    /// Its memory.
-    #[serde(deserialize_with = "spanned_size")]
+    /// Its memory; 1 GiB when not given.
+    #[serde(default = "gibibyte", deserialize_with = "spanned_size")]
     pub memory: Spanned<u64>,
     /// `cpu.weight` (1 to 10000); 100 when not given.
     #[serde(default = "hundred")]
@@ -342,6 +342,10 @@ fn bounded(path: &Path, most: u64) -> io::Result<String> {
 
 fn one() -> u64 {
     1
+}
+
+fn gibibyte() -> Spanned<u64> {
+    Spanned::new(0..0, 1 << 30)
 }
 
 fn hundred() -> Spanned<u32> {
