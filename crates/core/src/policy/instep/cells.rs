@@ -5,6 +5,7 @@
 
 use super::super::PolicySettings;
 use crate::idset::{CpuSet, NodeSet};
+use crate::measure::fair_shares;
 use crate::score::SHARED;
 use crate::snapshot::{Snapshot, Vm};
 use crate::topology::{CoreKind, Topology};
@@ -18,6 +19,9 @@ const EFFICIENT_CORE: u64 = 650;
 /// CPU time that a vCPU loses when all other cores of its last-level cache are busy, in thousandths of its
 /// demand. An assumption: programs that live in the cache lose more, others nothing.
 const CACHE: i64 = 50;
+
+/// The least demand a vCPU is planned with, milli: one that rests may wake up. An assumption.
+const IDLE_DEMAND: u64 = 50;
 
 /// The most load that is believed, milli: what a million CPUs can do.
 const MOST_LOAD: u64 = 1_000_000_000;
@@ -62,6 +66,8 @@ pub(super) struct Host<'a> {
     pub(super) other: u64,
     /// Mean of the weights of the VMs' cgroups, by vCPU.
     pub(super) mean_weight: i64,
+    /// By VM: what it can count on, its share by weight of the CPUs that other processes leave, in thousandths of its demand.
+    pub(super) counts: Vec<i64>,
 }
 
 impl<'a> Host<'a> {
@@ -93,7 +99,15 @@ impl<'a> Host<'a> {
         let mean_weight = (weights.sum::<i64>() / vcpus.max(1) as i64).max(1);
         let left =
             if settings.memory_only_nodes { NodeSet::new() } else { topology.memory_only_nodes() };
-        Self { snapshot, online, places, cells, free, left, other, mean_weight }
+        let demand = |vm: &Vm| planned(vm, snapshot.window).iter().sum::<u64>().max(1);
+        let claims = snapshot.vms.iter().map(|vm| (u64::from(vm.weight), demand(vm)));
+        let claims: Vec<(u64, u64)> = claims.collect();
+        let cpus: usize = cells.iter().map(|cell: &Cell| cell.cpus.len()).sum();
+        let shares = fair_shares((cpus as u64 * 1000).saturating_sub(other), &claims);
+        let counts =
+            shares.iter().zip(&claims).map(|(share, (_, all))| (share * 1000 / all) as i64);
+        let counts = counts.collect();
+        Self { snapshot, online, places, cells, free, left, other, mean_weight, counts }
     }
 
     /// Whether memory on this node is Instep's to move.
@@ -113,10 +127,15 @@ impl<'a> Host<'a> {
         let load = |cell: &Cell| {
             let cpus = cell.cpus.len() as u64;
             let sum = (self.other * cpus / whole.max(1) as u64).min(cpus * 1000) as i64;
-            Load { squares: sum * 1000, count: sum, ..Load::of(sum) }
+            Load { squares: sum * 1000, count: sum, ..Load::of(sum, 1000) }
         };
         self.cells.iter().map(load).collect()
     }
+}
+
+/// What each vCPU of a VM is planned with, milli.
+pub(super) fn planned(vm: &Vm, window: Nanos) -> Vec<u64> {
+    vm.demands(window).iter().map(|demand| demand.0.max(IDLE_DEMAND)).collect()
 }
 
 /// The CPUs of a node by last-level cache; in one piece where each cache has just one core, as the
@@ -159,18 +178,21 @@ impl Cell {
     /// What a load costs, in millionths of a CPU: sharing cores and running on slow ones, waiting for a
     /// CPU, and sharing the capacity and the bandwidth of the last-level cache.
     ///
-    /// Weights do not count here: all on a cell are slowed by shared cores and caches alike, and the kernel divides
-    /// the CPU time that there is by weight wherever VMs are.
+    /// What VMs can count on is the part of it that counts: CPU time that one has beyond its share is what another lacks.
+    /// Weights count by their shares only: all on a cell are slowed by shared cores and caches alike, and the kernel
+    /// divides the CPU time that there is by weight wherever VMs are.
     pub(super) fn cost(&self, load: &Load) -> [i64; 3] {
         if load.sum <= 0 {
             return [0; 3];
         }
         let shares_cache = |run: i64| run * run / self.cores as i64 * CACHE / 1000;
+        let part = load.share as f64 / load.sum as f64;
+        let counts = |loss: i64| (loss as f64 * part) as i64;
         let variance = (load.sum * 1000 - load.squares).max(0);
         // So far below the first step hardly ever more vCPUs are active: the table of `excess` ends there.
         let spare = (self.steps[0].0 - load.sum).max(0);
         if 16 * spare * spare > 289 * variance {
-            return [0, 0, shares_cache(load.sum)];
+            return [0, 0, counts(shares_cache(load.sum))];
         }
         let deviation = (variance as f64).sqrt() as i64;
         // No more vCPUs are active than there are.
@@ -182,7 +204,8 @@ impl Cell {
         let waiting = excess(last.0);
         let slow: i64 = slower.iter().map(|(limit, drop)| drop * (excess(*limit) - waiting)).sum();
         let dearer = dearer((slow + waiting * 1000) * 1000 / load.sum);
-        [slow * dearer / 1_000_000, waiting * dearer / 1000, shares_cache(load.sum - waiting)]
+        let cache = shares_cache(load.sum - waiting);
+        [slow * dearer / 1_000_000, waiting * dearer / 1000, cache].map(counts)
     }
 }
 
@@ -196,12 +219,14 @@ pub(super) struct Load {
     pub(super) squares: i64,
     /// vCPUs, milli.
     pub(super) count: i64,
+    /// What their VMs can count on, milli.
+    share: i64,
 }
 
 impl Load {
-    /// That of one vCPU.
-    pub(super) fn of(demand: i64) -> Load {
-        Load { sum: demand, squares: demand * demand, count: 1000 }
+    /// That of one vCPU whose VM can count on so many thousandths of its demand.
+    pub(super) fn of(demand: i64, counts: i64) -> Load {
+        Load { sum: demand, squares: demand * demand, count: 1000, share: demand * counts / 1000 }
     }
 
     pub(super) fn plus(self, part: &Load) -> Load {
@@ -222,6 +247,7 @@ impl Load {
             sum: f(self.sum, other.sum),
             squares: f(self.squares, other.squares),
             count: f(self.count, other.count),
+            share: f(self.share, other.share),
         }
     }
 }

@@ -124,11 +124,12 @@ fn with_plan<T>(
 /// divided over the cells that they may use.
 fn fixed(host: &Host, refused: &[Option<Reason>]) -> Vec<Load> {
     let mut loads = host.loads();
-    for (vm, _) in host.snapshot.vms.iter().zip(refused).filter(|(_, why)| why.is_some()) {
+    let vms = host.snapshot.vms.iter().zip(&host.counts).zip(refused);
+    for ((vm, counts), _) in vms.filter(|(_, why)| why.is_some()) {
         for (vcpu, demand) in vm.vcpus.iter().zip(vm.demands(host.snapshot.window)) {
             let may = |cell: &usize| host.cells[*cell].cpus.intersects(&vcpu.initial);
             let on: Vec<usize> = (0..host.cells.len()).filter(may).collect();
-            let part = Load::of(demand.0 as i64).part(1000 / on.len().max(1) as i64);
+            let part = Load::of(demand.0 as i64, *counts).part(1000 / on.len().max(1) as i64);
             on.iter().for_each(|cell| loads[*cell] = loads[*cell].plus(&part));
         }
     }

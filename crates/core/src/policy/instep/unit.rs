@@ -3,7 +3,7 @@
 
 use super::super::PolicySettings;
 use super::super::wish::{memory_may_move, permitted, pinned_by_hand};
-use super::cells::{Host, Load, Spot};
+use super::cells::{Host, Load, Spot, planned};
 use super::spots::{Options, Spots};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
@@ -11,9 +11,6 @@ use crate::snapshot::Vm;
 use crate::units::{Bytes, CpuId, NodeId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-
-/// The least demand a vCPU is planned with, milli: one that rests may wake up. An assumption.
-const IDLE_DEMAND: u64 = 50;
 
 /// Noise of a VM whose loads were not compared yet, in thousandths of its demand: an assumption, used in
 /// the first cycles of a VM only.
@@ -178,8 +175,8 @@ fn unit(
         return Err(Reason::VcpusPinned { vcpu, cpus, others });
     };
     let noise = vm.noise.map_or(UNKNOWN_NOISE, |noise| noise.0).min(1000) as i64;
-    let demands = vm.demands(host.snapshot.window);
-    let one = |k: &usize| Load::of(demands[*k].0.max(IDLE_DEMAND) as i64);
+    let demands = planned(vm, host.snapshot.window);
+    let one = |k: &usize| Load::of(demands[*k] as i64, host.counts[index]);
     let load = vcpus.iter().map(one).fold(Load::default(), |all, one| all.plus(&one));
     let weight = (i64::from(vm.weight) * 1000 / host.mean_weight).clamp(1, 100_000);
     let (current, near) = (None, Vec::new());
