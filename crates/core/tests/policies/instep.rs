@@ -467,6 +467,19 @@ fn performance_cores_come_first() {
 
 /// 8 nodes of 8 cores, 10 VMs of 4 vCPUs at 10 % on each. Then those of node 3 use their CPUs
 /// fully: 40 CPUs of demand on 16 threads, while cores idle elsewhere.
+/// One VM wants a whole node and twelve want a CPU each, so its share is half of a node: four find their CPUs beside it. Evenly
+/// loaded nodes would leave the others 0.8 of a CPU each, and the large one 1.6 times its share.
+#[test]
+fn small_vms_have_their_shares_beside_a_large_one() {
+    let mut host = made::host(made::topology(2, 8, 1, 64 * GIB));
+    host.vms = (1..=13).map(|id| vm(&host, id, 1, 1000, &[200, 200])).collect();
+    host.vms[0] = vm(&host, 1, 8, 1000, &[200, 200]);
+    let decision = instep(&host);
+    let large = decision.vms[0].home.clone();
+    let beside = decision.vms[1..].iter().filter(|verdict| verdict.home == large).count();
+    assert!((3..=4).contains(&beside), "{beside} of 12 on {large}");
+}
+
 #[test]
 fn hot_node_is_relieved_without_moving_the_others() {
     let mut host = made::host(made::topology(8, 8, 2, 64 * GIB));
