@@ -7,13 +7,16 @@
 //!   or nothing on a host with more than `most` plans.
 //! * `placements`: by scheduler where each VM is that `instep` has placed, as `before` of the next kind.
 //! * `speeds`: by scheduler and rule the fair-share speed of each VM in each of `runs` runs, which differ by what is random in them;
-//!   the same as the rule `before` where each VM is by the job's `before`;
-//!   by scheduler the mean of these of each of `drawn` placements at random; the host's size, and what each VM weighs and uses alone.
+//!   the same as the rule `before` where each VM is by the job's `before`. By how much `instep` is `above` each rule that it
+//!   must not be below, and the ends of the interval of 95 %; where that does not tell, rules get twice as many runs, up to
+//!   `most_runs`. By scheduler the mean of each of `drawn` placements at random; the host's size, and what each VM weighs and
+//!   uses alone.
 
 #![allow(missing_docs, reason = "an example")]
 
 use instep_core::policy::{self, PolicyName, PolicySettings};
 use instep_core::snapshot::Snapshot;
+use instep_report::stats::{self, Estimate};
 use instep_sim::placing::draw::{self, Size};
 use instep_sim::placing::{Alone, Contest, Placement, Rule, SCHEDULERS};
 use rayon::prelude::*;
@@ -74,20 +77,7 @@ fn find(job: &Value) -> Result<Value, String> {
                 SCHEDULERS.map(|name| Some((name, contest.placements(rule, name, 0).ok()?)));
             Ok(placed.into_iter().flatten().map(|(name, placed)| (name, json!(placed))).collect())
         }
-        Some("speeds") => {
-            let [runs, drawn] = ["runs", "drawn"].map(|key| job[key].as_u64().unwrap_or(0));
-            let contest = contest(Size::Any)?;
-            let alone = contest.alone();
-            let mut found = find_speeds(&contest, &alone, runs.max(1), drawn)?;
-            for scheduler in SCHEDULERS {
-                let kept = &job["before"][scheduler];
-                if !kept.is_null() {
-                    found["speeds"][scheduler]["before"] =
-                        find_kept(&contest, kept, scheduler, &alone, runs.max(1))?.into();
-                }
-            }
-            Ok(found)
-        }
+        Some("speeds") => find_speeds(&contest(Size::Any)?, job),
         _ => Err("a job of no known kind".to_owned()),
     }
 }
@@ -108,49 +98,134 @@ fn measure_time(contest: &Contest) -> Value {
     json!({ "vms": first.vms.len(), "first": median(&first), "in_force": median(&after) })
 }
 
-/// The speeds where VMs are kept to be, in each run.
-fn find_kept(
-    contest: &Contest,
-    kept: &Value,
-    scheduler: &str,
-    alone: &[Alone],
-    count: u64,
-) -> Result<Vec<Vec<f64>>, String> {
-    let kept: Vec<Placement> = serde_json::from_value(kept.clone())
-        .map_err(|error| format!("what is kept of an earlier policy: {error}"))?;
-    let runs = (0..count).collect::<Vec<u64>>().into_par_iter().with_max_len(1);
-    runs.map(|run| contest.kept_speeds(&kept, scheduler, alone, run)).collect()
+/// How far below the best of the other rules `instep` may be.
+const BELOW: f64 = -0.01;
+
+/// A rule above a scheduler, and its runs.
+struct Runs {
+    scheduler: &'static str,
+    rule: Option<Rule>,
+    /// Where VMs are kept to be, of a policy that is gone.
+    kept: Vec<Placement>,
+    /// The speed of each VM in each run.
+    speeds: Vec<Vec<f64>>,
 }
 
-fn find_speeds(
-    contest: &Contest,
-    alone: &[Alone],
-    count: u64,
-    drawn: u64,
-) -> Result<Value, String> {
-    let rules = || SCHEDULERS.iter().flat_map(|name| Rule::ALL.map(|rule| (*name, rule)));
-    let runs: Vec<(&str, Rule, u64)> =
-        rules().flat_map(|(name, rule)| (0..count).map(move |run| (name, rule, run))).collect();
-    let speeds: Result<Vec<Vec<f64>>, String> = runs
-        .par_iter()
-        .with_max_len(1)
-        .map(|(scheduler, rule, run)| contest.speeds(*rule, scheduler, alone, *run))
-        .collect();
-    let mean_drawn = |scheduler: &str, seed| {
+impl Runs {
+    fn name(&self) -> &'static str {
+        self.rule.map_or("before", Rule::as_str)
+    }
+
+    /// Whether `instep` must not be below it.
+    fn is_compared(&self) -> bool {
+        ["bnn", "bind", "none", "before"].contains(&self.name())
+    }
+
+    fn means(&self) -> impl Iterator<Item = f64> + '_ {
+        self.speeds.iter().map(|run| run.iter().sum::<f64>() / run.len().max(1) as f64)
+    }
+
+    /// By how much another is above it, as a part of it, in runs with the same seed. Two runs are the least that tell it.
+    fn estimate(&self, other: &Runs) -> Option<Estimate> {
+        let parts: Vec<f64> = other
+            .means()
+            .zip(self.means())
+            .map(|(other, own)| other / own.max(1e-9) - 1.0)
+            .collect();
+        let unknown = |one| Estimate { low: f64::NEG_INFINITY, high: f64::INFINITY, ..one };
+        let found = stats::estimate(&parts)?;
+        Some(if parts.len() < 2 { unknown(found) } else { found })
+    }
+}
+
+/// The rules of a job above each scheduler, the judged one first.
+fn list_rules(job: &Value) -> Result<Vec<Vec<Runs>>, String> {
+    let of = |scheduler| {
+        let new = |rule, kept| Runs { scheduler, rule, kept, speeds: Vec::new() };
+        let mut rules: Vec<Runs> = Rule::ALL.map(|rule| new(Some(rule), Vec::new())).into();
+        let kept = &job["before"][scheduler];
+        if !kept.is_null() {
+            let kept = serde_json::from_value(kept.clone());
+            let why = |error| format!("what is kept of an earlier policy: {error}");
+            rules.push(new(None, kept.map_err(why)?));
+        }
+        Ok(rules)
+    };
+    SCHEDULERS.into_iter().map(of).collect()
+}
+
+/// Whether more runs may tell that one is 1 % below another or above it, or that it is not: the interval is not on
+/// one side of both bounds, and wider than the distance between them.
+fn is_open(above: &Estimate) -> bool {
+    let holds = |bound: f64| above.low < bound && bound <= above.high;
+    (holds(BELOW) || holds(0.0)) && above.high - above.low > -BELOW
+}
+
+/// The rules above a scheduler that are to have more runs: those of which it is open whether `instep` is below or above them, and
+/// `instep`; none once it is below one.
+fn list_open(rules: &[Runs]) -> Vec<usize> {
+    let is_compared = |rule: &usize| rules[*rule].is_compared();
+    let found = (1..rules.len()).filter(is_compared);
+    let found = found.filter_map(|rule| Some((rule, rules[rule].estimate(&rules[0])?)));
+    let found: Vec<(usize, Estimate)> = found.collect();
+    if found.iter().any(|(_, above)| above.high < BELOW) {
+        return Vec::new();
+    }
+    let open: Vec<usize> =
+        found.iter().filter(|(_, above)| is_open(above)).map(|(rule, _)| *rule).collect();
+    open.first().map(|_| 0).into_iter().chain(open).collect()
+}
+
+/// By scheduler the mean speed of each of so many placements that are drawn at random.
+fn simulate_drawn(contest: &Contest, alone: &[Alone], drawn: u64) -> Result<Value, String> {
+    let mean = |scheduler: &str, seed| {
         let speeds = contest.speeds(Rule::Drawn(seed), scheduler, alone, 0)?;
         Ok(speeds.iter().sum::<f64>() / speeds.len().max(1) as f64)
     };
-    let mut of_drawn = Map::new();
+    let mut found = Map::new();
     for scheduler in SCHEDULERS {
         let seeds = (0..drawn).collect::<Vec<u64>>().into_par_iter().with_max_len(1);
-        let means: Result<Vec<f64>, String> =
-            seeds.map(|seed| mean_drawn(scheduler, seed)).collect();
-        of_drawn.insert(scheduler.to_owned(), means?.into());
+        let means: Result<Vec<f64>, String> = seeds.map(|seed| mean(scheduler, seed)).collect();
+        found.insert(scheduler.to_owned(), means?.into());
     }
-    let mut found = Map::new();
-    for ((scheduler, rule), runs) in rules().zip(speeds?.chunks(count as usize)) {
-        let rules = found.entry(scheduler.to_owned()).or_insert_with(|| json!({}));
-        rules[rule.as_str()] = runs.into();
+    Ok(found.into())
+}
+
+fn find_speeds(contest: &Contest, job: &Value) -> Result<Value, String> {
+    let number = |key: &str| job[key].as_u64().unwrap_or(0);
+    let (alone, mut rules) = (contest.alone(), list_rules(job)?);
+    let simulate = |one: &Runs, run| match one.rule {
+        Some(rule) => contest.speeds(rule, one.scheduler, &alone, run),
+        None => contest.kept_speeds(&one.kept, one.scheduler, &alone, run),
+    };
+    let mut wanted: Vec<Vec<usize>> =
+        rules.iter().map(|rules| (0..rules.len()).collect()).collect();
+    let (mut done, mut next) = (0, number("runs").max(1));
+    while done < next && wanted.iter().any(|rules| !rules.is_empty()) {
+        let wanted_runs = wanted.iter().enumerate().flat_map(|(at, rules)| {
+            rules.iter().flat_map(move |rule| (done..next).map(move |run| (at, *rule, run)))
+        });
+        let runs: Vec<(usize, usize, u64)> = wanted_runs.collect();
+        let speeds: Result<Vec<Vec<f64>>, String> = runs
+            .par_iter()
+            .with_max_len(1)
+            .map(|(at, rule, run)| simulate(&rules[*at][*rule], *run))
+            .collect();
+        for ((at, rule, _), speeds) in runs.iter().zip(speeds?) {
+            rules[*at][*rule].speeds.push(speeds);
+        }
+        wanted = rules.iter().map(|rules| list_open(rules)).collect();
+        (done, next) = (next, (2 * next).min(number("most_runs").max(next)));
+    }
+    let (mut speeds, mut above) = (json!({}), json!({}));
+    for rules in &rules {
+        for one in rules {
+            speeds[one.scheduler][one.name()] = json!(one.speeds);
+            if let Some(found) = one.estimate(&rules[0]).filter(|_| one.is_compared()) {
+                above[one.scheduler][one.name()] =
+                    json!({ "mean": found.mean, "low": found.low, "high": found.high });
+            }
+        }
     }
     let setup = &contest.plan().setup;
     let (host, vms) = (&setup.host, &setup.vms[..alone.len()]);
@@ -161,7 +236,8 @@ fn find_speeds(
         "vms": alone.len(),
         "weights": vms.iter().map(|vm| vm.weight).collect::<Vec<u32>>(),
         "alone": alone.iter().map(|alone| alone.1).collect::<Vec<u64>>(),
-        "speeds": found,
-        "drawn": of_drawn,
+        "speeds": speeds,
+        "above": above,
+        "drawn": simulate_drawn(contest, &alone, number("drawn"))?,
     }))
 }

@@ -3,6 +3,7 @@
 
 use crate::placement::jobs::Job;
 use crate::placement::targets::{BELOW, Target};
+use instep_report::stats::Estimate;
 use instep_report::table::{Side, Spacing, aligned};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -10,6 +11,8 @@ use std::fmt::Write as _;
 
 /// The rules in the order of columns, the judged one first.
 pub(crate) const RULES: [&str; 6] = ["instep", "bnn", "bind", "none", "spread", "numad"];
+/// The rules that it must not be below.
+const OTHERS: [&str; 4] = ["bnn", "bind", "none", "before"];
 /// The schedulers that placement is simulated above.
 pub(crate) const SCHEDULERS: [&str; 2] = ["eevdf", "instep"];
 
@@ -32,20 +35,21 @@ pub(crate) struct Host {
     pub(crate) name: String,
     /// CPUs, nodes, last-level caches and VMs.
     pub(crate) size: [u64; 4],
-    /// Mean fair-share speed of its guests by scheduler and rule, in the order of [`SCHEDULERS`] and [`RULES`]: the median of
-    /// several runs.
+    /// Mean fair-share speed of its guests by scheduler and rule, in the order of [`SCHEDULERS`] and [`RULES`]: the mean of
+    /// all runs.
     pub(crate) speeds: [[f64; 6]; 2],
     /// The same with each guest counted by its weight.
     pub(crate) weighted: [[f64; 6]; 2],
     /// The same with each guest counted by the CPU time that it uses alone.
     pub(crate) worked: [[f64; 6]; 2],
-    /// The same of each guest alike, in each run. Runs of the same number have the same seed.
-    pub(crate) runs: [[Vec<f64>; 6]; 2],
-    /// By scheduler: the same where an earlier policy placed, where that is known.
-    pub(crate) before_runs: [Vec<f64>; 2],
+    /// By scheduler: by how much `instep` is above each rule that it must not be below, as a part of that, in runs with the
+    /// same seed. Empty where one of them is not known.
+    pub(crate) above: [Vec<Estimate>; 2],
+    /// Runs of `instep` by scheduler.
+    pub(crate) runs: [usize; 2],
     /// By scheduler: the best of the placements that were drawn at random, if there are any.
     pub(crate) drawn: [Option<f64>; 2],
-    /// Mean fair-share speed by scheduler where an earlier policy placed, the median of runs, where that is known.
+    /// Mean fair-share speed by scheduler where an earlier policy placed, where that is known.
     pub(crate) before: Option<[f64; 2]>,
 }
 
@@ -133,38 +137,23 @@ impl Found {
     fn draw_chance(&self, scheduler: usize) -> String {
         let name = SCHEDULERS[scheduler];
         let mut text = String::new();
-        let spread = |runs: &Vec<f64>| {
-            let [least, most] = [f64::min, f64::max]
-                .map(|pick| runs.iter().copied().reduce(pick).unwrap_or_default());
-            (runs.len() > 1).then(|| (most - least) / most.max(f64::MIN_POSITIVE) * 100.0)
-        };
-        let all = self.hosts.iter().flat_map(|host| &host.runs[scheduler]);
-        let mut spreads: Vec<f64> = all.filter_map(spread).collect();
-        spreads.sort_by(f64::total_cmp);
-        if let [.., most] = spreads[..] {
-            let [half, tenth] = [spreads.len() / 2, spreads.len() * 9 / 10].map(|at| spreads[at]);
-            let hosts = || self.hosts.iter();
-            let below = hosts().filter(|host| host.is_below_in_each_run(scheduler)).count();
-            let above = hosts().filter(|host| host.is_above_in_each_run(scheduler)).count();
-            let _ = writeln!(
-                text,
-                "Above {name} runs of one placement rule are {half:.1} % apart, one in ten {tenth:.1} %, at most \
-                 {most:.1} %.\nOf bnn, bind, none and before with the same seeds, instep is 1 % below one in each run on \
-                 {below} hosts,\nand above all in each run on {above} hosts."
-            );
-        }
-        let hosts = self.hosts.iter();
-        let chance: Vec<f64> = hosts.filter_map(|host| host.gain_on_itself(scheduler)).collect();
-        if !chance.is_empty() {
-            let part = |wanted: fn(&f64) -> bool| {
-                let count = chance.iter().filter(|gain| wanted(gain)).count();
-                count as f64 * 100.0 / chance.len() as f64
+        let known = || self.hosts.iter().filter(|host| host.runs[scheduler] > 1);
+        if known().next().is_some() {
+            let count = |holds: fn(&Host, usize) -> Option<bool>, is: bool| {
+                known().filter(|host| holds(host, scheduler) == Some(is)).count()
             };
-            let (below, above) = (part(|gain| *gain < BELOW), part(|gain| *gain > 0.0));
+            let [below, not_below] = [true, false].map(|is| count(Host::is_below, is));
+            let [above, not_above] = [true, false].map(|is| count(Host::is_above, is));
+            let hosts = known().count();
+            let runs: usize = known().map(|host| host.runs[scheduler]).sum();
             let _ = writeln!(
                 text,
-                "Against four like it, by chance alone, instep is 1 % below on {below:.0} % of hosts, and above on \
-                 {above:.0} %."
+                "Above {name}, beyond chance, instep is 1 % below one of bnn, bind, none and before on {below} hosts,\nnot \
+                 on {not_below}, undecided on {}; above all of them on {above}, not on {not_above}, undecided on {}; {:.0} \
+                 runs a host.",
+                hosts - below - not_below,
+                hosts - above - not_above,
+                runs as f64 / hosts as f64
             );
         }
         let drawn: Vec<(f64, f64)> = self
@@ -193,14 +182,19 @@ impl Found {
         };
         let host = |host: &Host| {
             let [cpus, nodes, caches, vms] = host.size;
-            let [below, above] = [Host::is_below_in_each_run, Host::is_above_in_each_run]
+            let [below, above] = [Host::is_below, Host::is_above]
                 .map(|holds| [0, 1].map(|scheduler| holds(host, scheduler)));
+            let against = |of: &Vec<Estimate>| -> BTreeMap<&str, [f64; 3]> {
+                let one = |one: &Estimate| [one.mean, one.low, one.high].map(round);
+                OTHERS.into_iter().zip(of.iter().map(one)).collect()
+            };
             json!({
                 "name": host.name, "cpus": cpus, "nodes": nodes, "caches": caches, "vms": vms,
                 "speeds": by_scheduler(&host.speeds), "by_weight": by_scheduler(&host.weighted),
                 "by_cpu_time": by_scheduler(&host.worked), "drawn": host.drawn.map(|best| best.map(round)),
                 "before": host.before.map(|before| before.map(round)),
-                "below_in_each_run": below, "above_in_each_run": above,
+                "above": host.above.each_ref().map(against), "runs": host.runs,
+                "is_below": below, "is_above": above,
             })
         };
         let hosts: Vec<Value> = self.hosts.iter().map(host).collect();
@@ -216,15 +210,6 @@ impl Found {
         });
         format!("{head}\n")
     }
-}
-
-/// The middle one, the mean of both of an even number.
-fn median(numbers: &[f64]) -> Option<f64> {
-    let mut sorted = numbers.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let half = sorted.len() / 2;
-    let upper = *sorted.get(half)?;
-    Some(if sorted.len() % 2 == 1 { upper } else { (sorted[half - 1] + upper) / 2.0 })
 }
 
 fn round(number: f64) -> f64 {
@@ -265,44 +250,27 @@ pub(crate) fn gain(speeds: &[f64; 6]) -> f64 {
 }
 
 impl Host {
-    /// By how much `instep` is above the best of `bnn`, `bind`, `none` and the earlier policy, as a part of that; `None` where
-    /// the earlier policy is not known.
+    /// By how much `instep` is above the best of [`OTHERS`], as a part of that; `None` where not all are known.
     pub(crate) fn gain_of_target(&self, scheduler: usize) -> Option<f64> {
-        let speeds = &self.speeds[scheduler];
-        let best = speeds[1..4].iter().copied().fold(self.before?[scheduler], f64::max);
-        Some(speeds[0] / best.max(f64::MIN_POSITIVE) - 1.0)
+        self.above[scheduler].iter().map(|above| above.mean).reduce(f64::min)
     }
 
-    /// By how much the median of the first three runs of `instep` is above the best of four other medians of three of its own
-    /// runs, as a part of that: what chance does where all rules are alike. `None` with fewer than 15 runs.
-    fn gain_on_itself(&self, scheduler: usize) -> Option<f64> {
-        let medians: Option<Vec<f64>> =
-            self.runs[scheduler][0].chunks_exact(3).take(5).map(median).collect();
-        let [own, others @ ..] = &medians?[..] else { return None };
-        let best = others.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
-        (others.len() == 4).then(|| own / best - 1.0)
+    /// Whether `instep` is 1 % below one of [`OTHERS`]; `None` where that may be chance.
+    pub(crate) fn is_below(&self, scheduler: usize) -> Option<bool> {
+        let above = &self.above[scheduler];
+        let is_not = !above.is_empty() && above.iter().all(|above| above.low >= BELOW);
+        if above.iter().any(|above| above.high < BELOW) {
+            Some(true)
+        } else {
+            is_not.then_some(false)
+        }
     }
 
-    /// The runs of `instep` above a scheduler, and of each rule that it must not be below.
-    fn paired_runs(&self, scheduler: usize) -> (&[f64], impl Iterator<Item = &Vec<f64>>) {
-        let runs = &self.runs[scheduler];
-        let before = [&self.before_runs[scheduler]].into_iter().filter(|runs| !runs.is_empty());
-        (&runs[0], runs[1..4].iter().chain(before))
-    }
-
-    /// Whether every run of `instep` is 1 % below the run of one other rule with the same seed: with five or more runs
-    /// that is hardly chance. Rules that have fewer runs do not count.
-    fn is_below_in_each_run(&self, scheduler: usize) -> bool {
-        let (own, mut others) = self.paired_runs(scheduler);
-        let is_below =
-            |other: &[f64]| own.iter().zip(other).all(|(own, other)| own / other - 1.0 < BELOW);
-        others.any(|other| other.len() >= own.len() && is_below(other))
-    }
-
-    /// Whether every run of `instep` is above the runs of all those rules with the same seed.
-    fn is_above_in_each_run(&self, scheduler: usize) -> bool {
-        let (own, mut others) = self.paired_runs(scheduler);
-        others.all(|other| own.iter().zip(other).all(|(own, other)| own > other))
+    /// Whether it is above all of them; `None` where that may be chance.
+    pub(crate) fn is_above(&self, scheduler: usize) -> Option<bool> {
+        let above = &self.above[scheduler];
+        let is = !above.is_empty() && above.iter().all(|above| above.low > 0.0);
+        if above.iter().any(|above| above.high <= 0.0) { Some(false) } else { is.then_some(true) }
     }
 
     fn read(name: &str, result: &Value) -> Option<Self> {
@@ -316,30 +284,38 @@ impl Host {
             *size = result[key].as_u64()?;
         }
         let mut known = [None; 2];
+        let mean = |of: &[f64]| of.iter().sum::<f64>() / of.len().max(1) as f64;
         for (at, scheduler) in SCHEDULERS.iter().enumerate() {
             for (rule, name) in RULES.iter().enumerate() {
                 let runs: Vec<Vec<f64>> =
                     result["speeds"][*scheduler][*name].as_array()?.iter().map(list).collect();
-                if runs.iter().any(|speeds| by.iter().any(|by| by.len() != speeds.len())) {
+                let is_whole = |speeds: &Vec<f64>| by.iter().all(|by| by.len() == speeds.len());
+                if runs.is_empty() || !runs.iter().all(is_whole) {
                     return None;
                 }
-                let [runs, weighted, worked] = by.each_ref().map(|by| -> Vec<f64> {
-                    let mean = |speeds: &Vec<f64>| {
+                let [speeds, weighted, worked] = by.each_ref().map(|by| {
+                    let of_run = |speeds: &Vec<f64>| {
                         let sum: f64 = speeds.iter().zip(by).map(|(speed, by)| speed * by).sum();
                         sum / by.iter().sum::<f64>().max(1.0)
                     };
-                    runs.iter().map(mean).collect()
+                    mean(&runs.iter().map(of_run).collect::<Vec<f64>>())
                 });
-                host.speeds[at][rule] = median(&runs)?;
-                host.weighted[at][rule] = median(&weighted)?;
-                host.worked[at][rule] = median(&worked)?;
-                host.runs[at][rule] = runs;
+                (host.speeds[at][rule], host.weighted[at][rule]) = (speeds, weighted);
+                host.worked[at][rule] = worked;
+                if rule == 0 {
+                    host.runs[at] = runs.len();
+                }
             }
-            let mean = |speeds: Vec<f64>| speeds.iter().sum::<f64>() / speeds.len().max(1) as f64;
+            let above = |name: &&str| {
+                let [mean, low, high] = ["mean", "low", "high"]
+                    .map(|key| result["above"][*scheduler][*name][key].as_f64());
+                let (low, high) = (low.unwrap_or(f64::NEG_INFINITY), high.unwrap_or(f64::INFINITY));
+                Some(Estimate { mean: mean?, low, high })
+            };
+            host.above[at] = OTHERS.iter().map(above).collect::<Option<_>>().unwrap_or_default();
             let before = result["speeds"][*scheduler]["before"].as_array();
-            host.before_runs[at] =
-                before.into_iter().flatten().map(|run| mean(list(run))).collect();
-            known[at] = median(&host.before_runs[at]);
+            known[at] = before
+                .map(|runs| mean(&runs.iter().map(|run| mean(&list(run))).collect::<Vec<f64>>()));
             host.drawn[at] = list(&result["drawn"][*scheduler]).into_iter().reduce(f64::max);
         }
         host.before = known[0].zip(known[1]).map(<[f64; 2]>::from);
@@ -364,79 +340,82 @@ pub(crate) mod tests {
         }
     }
 
+    /// The result of a host of two guests where every rule has these speeds in its runs.
+    fn result(speeds: &Value, above: &Value) -> Value {
+        let rules: BTreeMap<&str, &Value> = RULES.iter().map(|rule| (*rule, speeds)).collect();
+        let all: BTreeMap<&str, _> = SCHEDULERS.iter().map(|name| (*name, &rules)).collect();
+        json!({
+            "cpus": 8, "nodes": 2, "caches": 2, "vms": 2, "weights": [300, 100], "alone": [250, 750], "speeds": all,
+            "above": { "eevdf": above }, "drawn": { "eevdf": [0.5, 0.8] },
+        })
+    }
+
     #[test]
-    fn a_host_is_the_median_of_runs_of_the_mean_of_its_guests() {
-        let rules: BTreeMap<&str, [[f64; 2]; 3]> =
-            RULES.iter().map(|rule| (*rule, [[0.0, 0.0], [1.0, 0.5], [2.0, 2.0]])).collect();
-        let speeds: BTreeMap<&str, _> = SCHEDULERS.iter().map(|name| (*name, &rules)).collect();
-        let result = json!({
-            "cpus": 8, "nodes": 2, "caches": 2, "vms": 2, "weights": [300, 100],
-            "alone": [250, 750], "speeds": speeds, "drawn": { "eevdf": [0.5, 0.8] },
-        });
+    fn a_host_is_the_mean_of_runs_of_the_mean_of_its_guests() {
+        let result = result(&json!([[0.0, 0.0], [1.0, 0.5], [2.0, 2.5]]), &Value::Null);
         let host = Host::read("a", &result).unwrap();
-        assert_eq!(
-            (host.speeds[1][5], host.weighted[0][0], host.worked[0][0]),
-            (0.75, 0.875, 0.625)
-        );
-        assert_eq!((host.drawn, &host.runs[0][1][..]), ([Some(0.8), None], &[0.0, 0.75, 2.0][..]));
-        assert!(!host.is_below_in_each_run(0) && !host.is_above_in_each_run(0));
+        assert_eq!((host.speeds[1][5], host.weighted[0][0], host.worked[0][0]), (1.0, 1.0, 1.0));
+        assert_eq!((host.drawn, host.runs), ([Some(0.8), None], [3, 3]));
+        assert_eq!((host.gain_of_target(0), host.before), (None, None));
+        assert_eq!((host.is_below(0), host.is_above(0)), (None, None));
         assert!(Host::read("a", &json!({ "cpus": 8 })).is_none());
     }
 
     #[test]
-    fn earlier_policy_counts_by_the_median_of_its_runs() {
-        let speeds = |of: f64| json!([[of, of], [of, of - 0.3], [of, of]]);
-        let rules: serde_json::Map<String, Value> =
-            RULES.iter().map(|rule| ((*rule).to_owned(), speeds(0.7))).collect();
-        let mut all = json!({ "eevdf": rules.clone(), "instep": rules });
-        let result = |speeds: &Value| {
-            json!({ "cpus": 8, "nodes": 2, "caches": 2, "vms": 2, "weights": [100, 100],
-                    "alone": [250, 750], "speeds": speeds })
-        };
-        assert_eq!(Host::read("a", &result(&all)).unwrap().gain_of_target(0), None);
-        all["eevdf"]["before"] = speeds(0.8);
-        all["instep"]["before"] = speeds(0.5);
-        let host = Host::read("a", &result(&all)).unwrap();
-        assert_eq!(host.before, Some([0.8, 0.5]));
-        let gains = [0, 1].map(|at| host.gain_of_target(at).unwrap());
-        assert!((gains[0] + 0.125).abs() < 1e-9 && gains[1].abs() < 1e-9, "{gains:?}");
+    fn earlier_policy_counts_by_the_mean_of_its_runs() {
+        let mut result = result(&json!([[0.7, 0.7]]), &Value::Null);
+        for (at, scheduler) in SCHEDULERS.iter().enumerate() {
+            result["speeds"][*scheduler]["before"] =
+                json!([[0.8, 0.6], [0.5, 0.5 + at as f64 / 5.0]]);
+        }
+        let [eevdf, instep] = Host::read("a", &result).unwrap().before.unwrap();
+        assert!((eevdf - 0.6).abs() < 1e-9 && (instep - 0.65).abs() < 1e-9, "{eevdf} {instep}");
     }
 
     #[test]
-    fn chance_is_told_from_runs_and_drawn_placements() {
-        let mut found = Found { hosts: vec![host("a", 0.5), host("b", 0.5)], ..Found::default() };
+    fn a_host_is_below_or_above_only_beyond_chance() {
+        let host = |of: [[f64; 3]; 4]| {
+            let all = OTHERS.iter().zip(of);
+            let all: serde_json::Map<String, Value> = all
+                .map(|(name, [mean, low, high])| {
+                    ((*name).to_owned(), json!({ "mean": mean, "low": low, "high": high }))
+                })
+                .collect();
+            let host =
+                Host::read("a", &result(&json!([[0.7, 0.7], [0.7, 0.7]]), &all.into())).unwrap();
+            assert_eq!(host.gain_of_target(1), None, "nothing is known above the other scheduler");
+            (host.gain_of_target(0).unwrap(), host.is_below(0), host.is_above(0))
+        };
+        let clear = [0.05, 0.01, 0.09];
+        assert_eq!(host([clear; 4]), (0.05, Some(false), Some(true)));
+        let below = [-0.02, -0.03, -0.011];
+        assert_eq!(host([clear, clear, clear, below]), (-0.02, Some(true), Some(false)));
+        let open = [-0.02, -0.05, 0.01];
+        assert_eq!(host([clear, open, clear, clear]), (-0.02, None, None));
+        let near = [-0.005, -0.009, -0.001];
+        assert_eq!(host([clear, near, clear, clear]), (-0.005, Some(false), Some(false)));
+        let mut found = Found { hosts: vec![super::tests::host("a", 0.5)], ..Found::default() };
         assert_eq!(found.draw_chance(0), "", "one run says nothing");
-        for host in &mut found.hosts {
-            host.runs[0] = std::array::from_fn(|_| vec![0.5, 0.5, 0.4]);
-        }
+        let estimate = |[mean, low, high]: [f64; 3]| Estimate { mean, low, high };
+        found.hosts = [clear, below, open]
+            .map(|of| Host {
+                above: [vec![estimate(of)], Vec::new()],
+                runs: [4, 0],
+                ..Host::default()
+            })
+            .into();
         let text = found.draw_chance(0);
-        assert!(text.contains("20.0 % apart, one in ten 20.0 %, at most 20.0 %"), "{text}");
-        assert!(text.contains("instep is 1 % below one in each run on 0 hosts"), "{text}");
-        assert!(!text.contains("drawn") && !text.contains("by chance alone"), "{text}");
-        // The third run is not below the one with the same seed.
-        found.hosts[0].before_runs[0] = vec![0.6, 0.6, 0.4];
         assert!(
-            found
-                .draw_chance(0)
-                .contains("in each run on 0 hosts,\nand above all in each run on 0 hosts")
+            text.contains("on 1 hosts,\nnot on 1, undecided on 1; above all of them on 1"),
+            "{text}"
         );
-        found.hosts[0].before_runs[0] = vec![0.6, 0.6, 0.41];
-        assert!(
-            found
-                .draw_chance(0)
-                .contains("in each run on 1 hosts,\nand above all in each run on 0 hosts")
-        );
-        found.hosts[1].runs[0][0] = vec![0.51, 0.51, 0.41];
-        assert!(
-            found
-                .draw_chance(0)
-                .contains("in each run on 1 hosts,\nand above all in each run on 1 hosts")
-        );
-        // The own median is 0.5: of one host one of four others is 0.6, of the other all are 0.4.
-        let own = |others: f64| [vec![0.5; 3], vec![0.4; 9], vec![others; 3]].concat();
-        (found.hosts[0].runs[0][0], found.hosts[1].runs[0][0]) = (own(0.6), own(0.4));
-        let text = found.draw_chance(0);
-        assert!(text.contains("1 % below on 50 % of hosts, and above on 50 %"), "{text}");
+        assert!(text.contains("not on 1, undecided on 1; 4 runs a host"), "{text}");
+        assert_eq!(found.draw_chance(1), "");
+    }
+
+    #[test]
+    fn best_drawn_placement_is_compared() {
+        let mut found = Found { hosts: vec![host("a", 0.5), host("b", 0.5)], ..Found::default() };
         (found.hosts[0].drawn, found.hosts[1].drawn) = ([Some(0.7), None], [Some(0.5), None]);
         let text = found.draw_chance(0);
         let drawn = "The best placements drawn at random: 0.600; on 1 hosts instep is 1 % below.";

@@ -131,11 +131,13 @@ pub(crate) fn draw(targets: &[Target]) -> String {
 mod tests {
     use super::*;
     use crate::placement::found::tests::host;
+    use instep_report::stats::Estimate;
 
     #[test]
     fn targets_are_met_where_the_policy_is_near_the_best_or_above() {
         let mut hosts = vec![host("a", 0.6), host("b", 0.6), host("c", 0.6), host("d", 0.496)];
-        hosts[0].before = Some([0.7, 0.5]);
+        let exact = |mean: f64| vec![Estimate { mean, low: mean, high: mean }];
+        hosts[0].above = [exact(-0.14), exact(0.2)];
         let found =
             Found { hosts, gaps: vec![0.0, 0.05], times: Some([16.0, 9.0]), ..Found::default() };
         let targets = judge(&found);
