@@ -227,48 +227,21 @@ fn topology(host: &Machine, machine: &str, read: Read<'_>) -> Result<Topology, S
     }
     let nodes = host.nodes.unwrap_or(1);
     let sockets = host.sockets.unwrap_or(nodes);
-    let threads = host.threads.unwrap_or(1);
-    let cores = host.cores.ok_or(
-        "cores is missing: the cores of each socket, or a machine of the library that has a shape",
-    )?;
-    let cpus = [sockets, cores, threads].into_iter().map(u64::from).fold(1, u64::saturating_mul);
-    let shape = machine::Shape {
+    let mut shape = machine::Shape {
         nodes,
         sockets,
-        cores,
-        threads,
-        memory: host.memory.unwrap_or(cpus.saturating_mul(MEMORY_OF_A_CPU)),
+        cores: host.cores.ok_or(
+            "cores is missing: the cores of each socket, or a machine of the library that has a shape",
+        )?,
+        threads: host.threads.unwrap_or(1),
+        memory: host.memory.unwrap_or_default(),
         llcs: host.caches.unwrap_or(nodes.max(sockets)),
     };
     shape.check()?;
-    Ok(shape.topology(&distances(host, nodes)?))
-}
-
-fn distances(host: &Machine, nodes: u32) -> Result<Vec<Vec<u32>>, String> {
-    let other = host.distance.unwrap_or(20);
-    if !(11..=255).contains(&other) {
-        return Err(format!("distance {other} between nodes; possible are 11 to 255"));
+    if host.memory.is_none() {
+        shape.memory = MEMORY_OF_A_CPU * shape.cpus().map_or(0, u64::from);
     }
-    let size = nodes as usize;
-    let rows = match (&host.distances, host.distance) {
-        (Some(_), Some(_)) => return Err("distance or distances, not both".to_owned()),
-        (Some(rows), None) => rows.clone(),
-        (None, _) => {
-            let row = |own: usize| (0..size).map(|to| if to == own { 10 } else { other }).collect();
-            (0..size).map(row).collect()
-        }
-    };
-    if rows.len() != size || rows.iter().any(|row| row.len() != size) {
-        return Err(format!("distances: {nodes} rows of {nodes} numbers are needed"));
-    }
-    for (from, row) in rows.iter().enumerate() {
-        for (to, distance) in row.iter().enumerate() {
-            if (from == to) != (*distance == 10) || !(10..=255).contains(distance) {
-                return Err(format!("distance {distance} from node {from} to node {to}"));
-            }
-        }
-    }
-    Ok(rows)
+    Ok(shape.topology(&machine::distances(host, nodes)?))
 }
 
 /// The guests, then the services, and their cgroups; `end` is the simulation's, nanoseconds.

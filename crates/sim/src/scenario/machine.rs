@@ -1,6 +1,7 @@
 //! The host of a scenario: its shape in the lab's words, or from the JSON that `instep topology`
 //! prints. Gives core's topology; knows nothing of costs.
 
+use super::Machine;
 use instep_core::idset::CpuSet;
 use instep_core::topology::{CoreKind, CpuFacts, NodeFacts, Topology};
 use instep_core::units::{Bytes, CpuId};
@@ -204,6 +205,37 @@ fn contradictions(view: &View) -> Vec<String> {
     let strangers = owners.iter().filter(|(cpu, _)| !known.contains(CpuId(**cpu)));
     wrong.extend(strangers.map(|(cpu, node)| format!("node {node}: there is no CPU {cpu}")));
     wrong
+}
+
+/// The distances between the nodes of a shape, row by row.
+///
+/// # Errors
+/// What is wrong with those of the scenario.
+pub(super) fn distances(host: &Machine, nodes: u32) -> Result<Vec<Vec<u32>>, String> {
+    let other = host.distance.unwrap_or(20);
+    if !(11..=255).contains(&other) {
+        return Err(format!("distance {other} between nodes; possible are 11 to 255"));
+    }
+    let size = nodes as usize;
+    let rows = match (&host.distances, host.distance) {
+        (Some(_), Some(_)) => return Err("distance or distances, not both".to_owned()),
+        (Some(rows), None) => rows.clone(),
+        (None, _) => {
+            let row = |own: usize| (0..size).map(|to| if to == own { 10 } else { other }).collect();
+            (0..size).map(row).collect()
+        }
+    };
+    if rows.len() != size || rows.iter().any(|row| row.len() != size) {
+        return Err(format!("distances: {nodes} rows of {nodes} numbers are needed"));
+    }
+    for (from, row) in rows.iter().enumerate() {
+        for (to, distance) in row.iter().enumerate() {
+            if (from == to) != (*distance == 10) || !(10..=255).contains(distance) {
+                return Err(format!("distance {distance} from node {from} to node {to}"));
+            }
+        }
+    }
+    Ok(rows)
 }
 
 #[cfg(test)]
