@@ -30,11 +30,6 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Standard output takes no more.
-    pub(crate) fn output(source: io::Error) -> Self {
-        Self::System { what: "write to standard output".to_owned(), source }
-    }
-
     /// The error of the system call that has just failed.
     pub(crate) fn last_os(what: impl Into<String>) -> Self {
         Self::System { what: what.into(), source: io::Error::last_os_error() }

@@ -8,14 +8,15 @@
 //! While measuring, threads write only to counters of their own cache lines; the reporting thread
 //! reads them and allocates as it likes. It does not know what a mode does.
 
+use crate::args::Args;
 use crate::clock::{self, Signals};
 use crate::cpu;
 use crate::error::LoadError;
 use crate::histogram::{Histogram, Tally};
+use crate::json::Object;
 use crate::report::{self, Sample};
 use crate::rng::Rng;
 use crate::unit::Scale;
-use serde::Serialize;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,6 +29,8 @@ pub const COUNTERS: usize = 3;
 pub trait Mode: Sized + Sync {
     /// Its name on the command line and in reports.
     const NAME: &'static str;
+    /// Its help; the first line, `NAME: SUMMARY`, stands in the list of modes.
+    const HELP: &'static str;
     /// Whether threads work in it.
     const THREADS: bool = true;
     /// What one of its `work` is.
@@ -36,19 +39,14 @@ pub trait Mode: Sized + Sync {
     const LATENCY: Option<&'static str> = None;
     /// The fields of its other counters.
     const COUNTERS: &'static [&'static str] = &[];
-    /// Its options, on the command line and in reports.
-    type Options: Serialize;
     /// What a thread prepares before the start, such as memory.
     type Local;
 
-    /// The mode for `threads` threads.
+    /// Reads its options. `threads` threads will work.
     ///
     /// # Errors
-    /// Options that make no sense together.
-    fn new(options: Self::Options, threads: usize) -> Result<Self, LoadError>;
-
-    /// Its options.
-    fn options(&self) -> &Self::Options;
+    /// Values that make no sense.
+    fn from_args(args: &mut Args, threads: usize) -> Result<Self, LoadError>;
 
     /// Prepares one thread, on its CPU. Not measured.
     ///
@@ -66,6 +64,9 @@ pub trait Mode: Sized + Sync {
     fn together(&self, by_thread: &[u64]) -> u64 {
         by_thread.iter().sum()
     }
+
+    /// Writes the mode's options into a report.
+    fn options(&self, _fields: &mut Object) {}
 
     /// Looks at the end whether everything came out as it must.
     ///

@@ -12,10 +12,11 @@ pub mod error;
 pub mod frame;
 mod futex;
 pub mod histogram;
+pub mod json;
 pub mod mode;
 pub mod rendezvous;
 mod report;
 pub mod rng;
 pub mod unit;
 
-pub use command::execute;
+pub use command::{execute, help};

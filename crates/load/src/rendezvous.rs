@@ -14,11 +14,11 @@
 //! CPU's pause instruction, which hardware with pause-loop exiting may report to the host.
 //! Spinning works on fewer CPUs than threads, but a phase then costs time slices.
 
-use crate::args::{self, nanos};
+use crate::args::Args;
 use crate::clock;
 use crate::error::LoadError;
 use crate::futex;
-use serde::Serialize;
+use crate::json::Object;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -39,50 +39,38 @@ pub enum Waiting {
     },
 }
 
-/// Options that say how to wait.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct WaitingOptions {
-    /// How to wait for others
-    #[arg(long, value_enum, default_value_t)]
-    kind: WaitingKind,
-    /// spin-block: how long to spin before sleeping [default: 50us]
-    #[arg(long, value_name = "DURATION", value_parser = args::duration::<0>)]
-    #[serde(
-        rename = "spin_limit_ns",
-        serialize_with = "nanos",
-        skip_serializing_if = "Option::is_none"
-    )]
-    spin_limit: Option<Duration>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum WaitingKind {
-    #[default]
-    Block,
-    Spin,
-    SpinBlock,
-}
-
-impl WaitingOptions {
-    /// How to wait; it notes the limit that holds.
+impl Waiting {
+    /// Reads `--kind` and `--spin-limit`.
     ///
     /// # Errors
-    /// A limit for a kind that has none.
-    pub fn resolve(&mut self) -> Result<Waiting, LoadError> {
-        let limit = self.spin_limit.unwrap_or(Duration::from_micros(50));
-        match self.kind {
-            WaitingKind::SpinBlock => {
-                self.spin_limit = Some(limit);
-                Ok(Waiting::SpinBlock { limit })
-            }
-            _ if self.spin_limit.is_some() => {
-                let text = "--spin-limit is for --kind spin-block only; see --help";
-                Err(LoadError::Usage(text.to_owned()))
-            }
-            WaitingKind::Block => Ok(Waiting::Block),
-            WaitingKind::Spin => Ok(Waiting::Spin),
+    /// An unknown kind; a limit for a kind that has none.
+    pub fn from_args(args: &mut Args) -> Result<Self, LoadError> {
+        let limit = args.take("--spin-limit");
+        let text = limit.as_deref().unwrap_or("50us");
+        let limit_or_default = crate::args::duration(text).ok_or_else(|| {
+            args.fault(format!("--spin-limit {text}: expected a duration such as 50us"))
+        })?;
+        let kinds = [
+            ("block", Self::Block),
+            ("spin", Self::Spin),
+            ("spin-block", Self::SpinBlock { limit: limit_or_default }),
+        ];
+        let waiting = args.choice("--kind", &kinds)?;
+        if limit.is_some() && !matches!(waiting, Self::SpinBlock { .. }) {
+            return Err(args.fault("--spin-limit is for --kind spin-block only"));
         }
+        Ok(waiting)
+    }
+
+    /// Writes it into a report.
+    pub fn describe(self, fields: &mut Object) {
+        match self {
+            Self::Block => fields.text("kind", "block"),
+            Self::Spin => fields.text("kind", "spin"),
+            Self::SpinBlock { limit } => {
+                fields.text("kind", "spin-block").number("spin_limit_ns", limit.as_nanos() as u64)
+            }
+        };
     }
 }
 

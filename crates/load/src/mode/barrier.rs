@@ -5,38 +5,22 @@
 //! `rendezvous`. With an imbalance, each thread's part of each phase is drawn anew around the
 //! phase's length, the same for a seed on every machine.
 
-use crate::args::{self, nanos};
+use crate::args::Args;
 use crate::clock;
 use crate::error::LoadError;
 use crate::frame::{Mode, Worker};
-use crate::rendezvous::{Rendezvous, WaitingOptions};
+use crate::json::Object;
+use crate::rendezvous::{Rendezvous, Waiting};
 use crate::unit;
-use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-
-/// Phases of computation, each ended by a barrier of all threads
-///
-/// work: phases. wait_ns: from a thread's arrival at the barrier to its leaving.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Options {
-    #[command(flatten)]
-    #[serde(flatten)]
-    waiting: WaitingOptions,
-    /// Computation of a thread in a phase, when undisturbed
-    #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = args::duration::<100>)]
-    #[serde(rename = "phase_ns", serialize_with = "nanos")]
-    phase: Duration,
-    /// Each part is up to this much longer or shorter
-    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = args::percent)]
-    #[serde(rename = "imbalance_percent")]
-    imbalance: u32,
-}
 
 /// See the module.
 #[derive(Debug)]
 pub struct Barrier {
-    options: Options,
+    waiting: Waiting,
+    phase: Duration,
+    imbalance: u32,
     rendezvous: Rendezvous,
     /// Set by the last to arrive once time is up, so that all end after the same phase.
     over: AtomicBool,
@@ -44,28 +28,36 @@ pub struct Barrier {
 
 impl Mode for Barrier {
     const NAME: &'static str = "barrier";
+    const HELP: &'static str = "\
+barrier: phases of computation, each ended by a barrier of all threads
+work: phases
+  --kind block|spin|spin-block  how to wait for the others [block]
+  --spin-limit DURATION         spin-block: how long to spin before sleeping [50us]
+  --phase DURATION              computation of a thread in a phase, when undisturbed [100us]
+  --imbalance PERCENT           each part is up to this much longer or shorter [0%]
+wait_ns: from a thread's arrival at the barrier to its leaving
+";
     const WORK: &'static str = "phases";
     const LATENCY: Option<&'static str> = Some("wait_ns");
-    type Options = Options;
     type Local = u64;
 
-    fn new(mut options: Options, threads: usize) -> Result<Self, LoadError> {
-        let rendezvous = Rendezvous::new(options.waiting.resolve()?, threads as u32);
-        Ok(Self { options, rendezvous, over: AtomicBool::new(false) })
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
+    fn from_args(args: &mut Args, threads: usize) -> Result<Self, LoadError> {
+        let waiting = Waiting::from_args(args)?;
+        let phase =
+            args.duration("--phase", Duration::from_micros(100), Duration::from_nanos(100))?;
+        let imbalance = args.percent("--imbalance", 0)?;
+        let rendezvous = Rendezvous::new(waiting, threads as u32);
+        Ok(Self { waiting, phase, imbalance, rendezvous, over: AtomicBool::new(false) })
     }
 
     fn prepare(&self, worker: &Worker<'_>) -> Result<u64, LoadError> {
-        Ok(worker.units(self.options.phase))
+        Ok(worker.units(self.phase))
     }
 
     fn work(&self, worker: &Worker<'_>, units: u64) -> Result<(), LoadError> {
         let mut rng = worker.rng();
         while !self.over.load(Relaxed) {
-            unit::work(rng.around(units, self.options.imbalance));
+            unit::work(rng.around(units, self.imbalance));
             let arrived = clock::now();
             self.rendezvous.wait(|| self.over.store(worker.stopped(), Relaxed));
             worker.latency(clock::now() - arrived);
@@ -76,6 +68,12 @@ impl Mode for Barrier {
 
     fn together(&self, by_thread: &[u64]) -> u64 {
         by_thread.iter().copied().min().unwrap_or(0)
+    }
+
+    fn options(&self, fields: &mut Object) {
+        self.waiting.describe(fields);
+        fields.number("phase_ns", self.phase.as_nanos() as u64);
+        fields.number("imbalance_percent", u64::from(self.imbalance));
     }
 
     fn verify(&self, by_thread: &[u64]) -> Result<(), LoadError> {

@@ -6,32 +6,22 @@
 //! of the memory is used and none of it soon again.
 
 use super::memory::fill;
-use crate::args;
+use crate::args::Args;
 use crate::clock;
 use crate::error::LoadError;
 use crate::frame::{Mode, Worker};
+use crate::json::Object;
 use crate::rng::Rng;
-use serde::Serialize;
 use std::hint::black_box;
 
 /// Loads between two looks at the stop flag and the clock.
 const BATCH: u64 = 1024;
 
-/// Follows pointers in random order, bound by memory latency
-///
-/// work: loads. load_ns: time of one load, the mean of 1024 in a row.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Options {
-    /// Memory of each thread; to be larger than the caches
-    #[arg(long, default_value = "16MiB", value_parser = args::size::<{ 2 * size_of::<Line>() }>)]
-    #[serde(rename = "size_bytes")]
-    size: usize,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Chase {
-    options: Options,
+    /// Bytes of one thread's memory.
+    size: usize,
 }
 
 /// A cache line that says where the next one is.
@@ -43,21 +33,22 @@ pub struct Line {
 
 impl Mode for Chase {
     const NAME: &'static str = "chase";
+    const HELP: &'static str = "\
+chase: follows pointers in random order, bound by memory latency
+work: loads
+  --size SIZE  memory of each thread [16MiB]; to be larger than the caches
+load_ns: time of one load, the mean of 1024 in a row
+";
     const WORK: &'static str = "loads";
     const LATENCY: Option<&'static str> = Some("load_ns");
-    type Options = Options;
     type Local = Vec<Line>;
 
-    fn new(options: Options, _: usize) -> Result<Self, LoadError> {
-        Ok(Self { options })
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
+    fn from_args(args: &mut Args, _: usize) -> Result<Self, LoadError> {
+        Ok(Self { size: args.size("--size", 16 << 20, 2 * size_of::<Line>())? })
     }
 
     fn prepare(&self, worker: &Worker<'_>) -> Result<Vec<Line>, LoadError> {
-        cycle(self.options.size / size_of::<Line>(), &mut worker.rng())
+        cycle(self.size / size_of::<Line>(), &mut worker.rng())
     }
 
     fn work(&self, worker: &Worker<'_>, lines: Vec<Line>) -> Result<(), LoadError> {
@@ -74,6 +65,10 @@ impl Mode for Chase {
             start = end;
         }
         Ok(())
+    }
+
+    fn options(&self, fields: &mut Object) {
+        fields.number("size_bytes", self.size as u64);
     }
 }
 

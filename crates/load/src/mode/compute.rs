@@ -3,36 +3,27 @@
 //! Models NPB ep (systems.md 4: indifferent to placement and to co-scheduling); what a neighbour
 //! gets when it simply wants all its CPUs. Work is counted in units (see `unit`).
 
+use crate::args::Args;
 use crate::error::LoadError;
 use crate::frame::{Mode, Worker};
 use crate::unit;
-use serde::Serialize;
 use std::time::Duration;
-
-/// Arithmetic without memory, waiting or system calls
-///
-/// work: units (some 100 ns each, see --unit-ns).
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Options {}
 
 /// See the module.
 #[derive(Debug)]
-pub struct Compute {
-    options: Options,
-}
+pub struct Compute;
 
 impl Mode for Compute {
     const NAME: &'static str = "compute";
+    const HELP: &'static str = "\
+compute: arithmetic without memory, waiting or system calls
+work: units (some 100 ns each, see --unit-ns)
+";
     const WORK: &'static str = "units";
-    type Options = Options;
     type Local = u64;
 
-    fn new(options: Options, _: usize) -> Result<Self, LoadError> {
-        Ok(Self { options })
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
+    fn from_args(_: &mut Args, _: usize) -> Result<Self, LoadError> {
+        Ok(Self)
     }
 
     fn prepare(&self, worker: &Worker<'_>) -> Result<u64, LoadError> {

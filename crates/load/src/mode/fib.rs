@@ -4,21 +4,15 @@
 //! instruction fetch and decode, so that two busy threads of one core hinder each other.
 
 use super::steal::{Child, Part, Steal, Tree};
-use serde::Serialize;
+use crate::args::Args;
+use crate::error::LoadError;
+use crate::json::Object;
 
 /// Calls below which a task is not worth giving away.
 const SMALLEST: u8 = 12;
 
 /// The mode.
 pub type Fib = Steal<Calls>;
-
-/// N of fib(N).
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Size {
-    /// 2 to 60, over and over; 48 as published is for real machines
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u8).range(2..=60))]
-    n: u8,
-}
 
 /// The tree of calls of fib(n).
 #[derive(Debug)]
@@ -44,11 +38,17 @@ impl Call {
 
 impl Tree for Calls {
     const NAME: &'static str = "fib";
-    type Size = Size;
+    const HELP: &'static str = "\
+fib: fib N: Fibonacci numbers by recursion under work stealing
+N: 2 to 60, over and over; 48 as published is for real machines [work: calls]
+  --idle yield|spin  a worker without work offers its CPU to others, or spins [yield]
+round_ns: time of one whole fib(N). rounds, steals, refusals: computations, tasks given away,
+requests that found nothing to give
+";
     type Node = Call;
 
-    fn new(size: &Size) -> Self {
-        Self { n: size.n }
+    fn from_args(args: &mut Args) -> Result<Self, LoadError> {
+        Ok(Self { n: args.operand("N", 2..=60)? as u8 })
     }
 
     fn root(&self) -> Call {
@@ -82,5 +82,9 @@ impl Tree for Calls {
             (this, next) = (next, this + next);
         }
         this
+    }
+
+    fn describe(&self, fields: &mut Object) {
+        fields.number("n", u64::from(self.n));
     }
 }

@@ -5,52 +5,31 @@
 //! futex after a short spin; `ticket-spin` is first come, first served and never sleeps, as the
 //! locks of guest kernels without paravirtualisation.
 
-use crate::args::{self, nanos};
+use crate::args::Args;
 use crate::clock;
 use crate::error::LoadError;
 use crate::frame::{Mode, Worker};
+use crate::json::Object;
 use crate::unit;
-use serde::Serialize;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Threads that contend for one lock
-///
-/// work: acquisitions. wait_ns: from asking for the lock to having it.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Options {
-    /// A lock that sleeps, or one that spins and serves in order
-    #[arg(long, value_enum, default_value_t)]
-    kind: LockKind,
-    /// Computation with the lock held
-    #[arg(long, value_name = "DURATION", default_value = "5us", value_parser = args::duration::<0>)]
-    #[serde(rename = "hold_ns", serialize_with = "nanos")]
-    hold: Duration,
-    /// Computation between two acquisitions
-    #[arg(long, value_name = "DURATION", default_value = "20us", value_parser = args::duration::<0>)]
-    #[serde(rename = "think_ns", serialize_with = "nanos")]
-    think: Duration,
-    /// Each think time is up to this much longer or shorter
-    #[arg(long, value_name = "PERCENT", default_value = "50%", value_parser = args::percent)]
-    #[serde(rename = "imbalance_percent")]
-    imbalance: u32,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Lock {
-    options: Options,
+    kind: Kind,
+    hold: Duration,
+    think: Duration,
+    imbalance: u32,
     mutex: Mutex<()>,
     ticket: Ticket,
     /// Counts acquisitions by load and store: right only if the lock excludes.
     guarded: AtomicU64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum LockKind {
-    #[default]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
     Mutex,
     TicketSpin,
 }
@@ -80,9 +59,9 @@ impl Ticket {
 
 impl Lock {
     fn with(&self, section: impl FnOnce()) {
-        match self.options.kind {
-            LockKind::TicketSpin => self.ticket.with(section),
-            LockKind::Mutex => {
+        match self.kind {
+            Kind::TicketSpin => self.ticket.with(section),
+            Kind::Mutex => {
                 let _held = self.mutex.lock().unwrap_or_else(PoisonError::into_inner);
                 section();
             }
@@ -92,29 +71,42 @@ impl Lock {
 
 impl Mode for Lock {
     const NAME: &'static str = "lock";
+    const HELP: &'static str = "\
+lock: threads that contend for one lock
+work: acquisitions
+  --kind mutex|ticket-spin  a lock that sleeps, or one that spins and serves in order [mutex]
+  --hold DURATION           computation with the lock held [5us]
+  --think DURATION          computation between two acquisitions [20us]
+  --imbalance PERCENT       each think time is up to this much longer or shorter [50%]
+wait_ns: from asking for the lock to having it
+";
     const WORK: &'static str = "acquisitions";
     const LATENCY: Option<&'static str> = Some("wait_ns");
-    type Options = Options;
     type Local = (u64, u64);
 
-    fn new(options: Options, _: usize) -> Result<Self, LoadError> {
-        let (mutex, ticket) = (Mutex::new(()), Ticket::default());
-        Ok(Self { options, mutex, ticket, guarded: AtomicU64::new(0) })
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
+    fn from_args(args: &mut Args, _: usize) -> Result<Self, LoadError> {
+        let us = Duration::from_micros(1);
+        Ok(Self {
+            kind: args
+                .choice("--kind", &[("mutex", Kind::Mutex), ("ticket-spin", Kind::TicketSpin)])?,
+            hold: args.duration("--hold", 5 * us, Duration::ZERO)?,
+            think: args.duration("--think", 20 * us, Duration::ZERO)?,
+            imbalance: args.percent("--imbalance", 50)?,
+            mutex: Mutex::new(()),
+            ticket: Ticket::default(),
+            guarded: AtomicU64::new(0),
+        })
     }
 
     fn prepare(&self, worker: &Worker<'_>) -> Result<(u64, u64), LoadError> {
-        Ok((worker.units(self.options.hold), worker.units(self.options.think)))
+        Ok((worker.units(self.hold), worker.units(self.think)))
     }
 
     fn work(&self, worker: &Worker<'_>, units: (u64, u64)) -> Result<(), LoadError> {
         let (hold, think) = units;
         let mut rng = worker.rng();
         while !worker.stopped() {
-            unit::work(rng.around(think, self.options.imbalance));
+            unit::work(rng.around(think, self.imbalance));
             let asked = clock::now();
             let mut got = asked;
             self.with(|| {
@@ -127,6 +119,19 @@ impl Mode for Lock {
             worker.add(1);
         }
         Ok(())
+    }
+
+    fn options(&self, fields: &mut Object) {
+        fields.text(
+            "kind",
+            match self.kind {
+                Kind::Mutex => "mutex",
+                Kind::TicketSpin => "ticket-spin",
+            },
+        );
+        fields.number("hold_ns", self.hold.as_nanos() as u64);
+        fields.number("think_ns", self.think.as_nanos() as u64);
+        fields.number("imbalance_percent", u64::from(self.imbalance));
     }
 
     fn verify(&self, by_thread: &[u64]) -> Result<(), LoadError> {
@@ -145,9 +150,10 @@ mod tests {
 
     #[test]
     fn either_lock_excludes() {
-        for (kind, rounds) in [(LockKind::Mutex, 5_000), (LockKind::TicketSpin, 300)] {
-            let (hold, think) = (Duration::ZERO, Duration::ZERO);
-            let lock = Lock::new(Options { kind, hold, think, imbalance: 0 }, 3).unwrap();
+        for (kind, rounds) in [(Kind::Mutex, 5_000), (Kind::TicketSpin, 300)] {
+            let none = Duration::ZERO;
+            let mut lock = Lock::from_args(&mut Args::new("lock", &[]).unwrap(), 3).unwrap();
+            (lock.kind, lock.hold, lock.think) = (kind, none, none);
             std::thread::scope(|scope| {
                 for _ in 0..3 {
                     scope.spawn(|| {

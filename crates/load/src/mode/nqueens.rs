@@ -5,7 +5,9 @@
 //! threads run dry at different times and tasks keep moving.
 
 use super::steal::{Child, Part, Steal, Tree};
-use serde::Serialize;
+use crate::args::Args;
+use crate::error::LoadError;
+use crate::json::Object;
 
 /// Solutions for boards of 1, 2, 3... (OEIS A000170).
 const SOLUTIONS: [u64; 18] = [
@@ -34,14 +36,6 @@ const FEWEST_ROWS: u32 = 5;
 /// The mode.
 pub type Nqueens = Steal<Board>;
 
-/// The side of the board.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Size {
-    /// 1 to 18, over and over; 16 as published is for real machines
-    #[arg(value_name = "N", value_parser = clap::value_parser!(u32).range(1..=SOLUTIONS.len() as i64))]
-    n: u32,
-}
-
 /// A board of `n` rows and columns, filled row by row.
 #[derive(Debug)]
 pub struct Board {
@@ -68,11 +62,17 @@ impl Board {
 
 impl Tree for Board {
     const NAME: &'static str = "nqueens";
-    type Size = Size;
+    const HELP: &'static str = "\
+nqueens: nqueens N: all placements of N queens under work stealing
+N: 1 to 18, over and over; 16 as published is for real machines [work: placements tried]
+  --idle yield|spin  a worker without work offers its CPU to others, or spins [yield]
+round_ns: time of one whole search. rounds, steals, refusals: searches, tasks given away,
+requests that found nothing to give
+";
     type Node = Rows;
 
-    fn new(size: &Size) -> Self {
-        Self { n: size.n }
+    fn from_args(args: &mut Args) -> Result<Self, LoadError> {
+        Ok(Self { n: args.operand("N", 1..=SOLUTIONS.len() as u64)? as u32 })
     }
 
     fn root(&self) -> Rows {
@@ -116,5 +116,9 @@ impl Tree for Board {
 
     fn value(&self) -> u64 {
         SOLUTIONS[self.n as usize - 1]
+    }
+
+    fn describe(&self, fields: &mut Object) {
+        fields.number("n", u64::from(self.n));
     }
 }

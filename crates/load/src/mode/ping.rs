@@ -4,66 +4,51 @@
 //! time from its timer to its running. Lateness holds the guest's own part too (timer interrupt,
 //! idle exit, guest scheduler): compare with the same guest alone.
 
-use crate::args::{self, nanos};
+use crate::args::Args;
 use crate::clock;
 use crate::error::LoadError;
 use crate::frame::{Mode, Worker};
+use crate::json::Object;
 use crate::unit;
-use serde::Serialize;
 use std::time::Duration;
-
-/// Sleeps, and measures how late it wakes up
-///
-/// work: wake-ups. late_ns: from the time asked for to running. missed: periods skipped for being too late.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Options {
-    /// From one wake-up to the next, at most 10s; threads are out of step
-    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = period)]
-    #[serde(rename = "period_ns", serialize_with = "nanos")]
-    period: Duration,
-    /// Computation after each wake-up
-    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = args::duration::<0>)]
-    #[serde(rename = "burst_ns", serialize_with = "nanos")]
-    burst: Duration,
-}
-
-fn period(text: &str) -> Result<Duration, String> {
-    let period = args::duration::<10_000>(text)?;
-    if period > Duration::from_secs(10) {
-        return Err("expected at most 10s".to_owned());
-    }
-    Ok(period)
-}
 
 /// See the module.
 #[derive(Debug)]
 pub struct Ping {
-    options: Options,
+    period: Duration,
+    burst: Duration,
 }
 
 impl Mode for Ping {
     const NAME: &'static str = "ping";
+    const HELP: &'static str = "\
+ping: sleeps, and measures how late it wakes up
+work: wake-ups
+  --period DURATION  from one wake-up to the next, at most 10s [1ms]; threads are out of step
+  --burst DURATION   computation after each wake-up [0]
+late_ns: from the time asked for to running. missed: periods skipped for being too late
+";
     const WORK: &'static str = "wakeups";
     const LATENCY: Option<&'static str> = Some("late_ns");
     const COUNTERS: &'static [&'static str] = &["missed"];
-    type Options = Options;
     type Local = u64;
 
-    fn new(options: Options, _: usize) -> Result<Self, LoadError> {
-        Ok(Self { options })
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
+    fn from_args(args: &mut Args, _: usize) -> Result<Self, LoadError> {
+        let ms = Duration::from_millis(1);
+        let period = args.duration("--period", ms, Duration::from_micros(10))?;
+        if period > 10_000 * ms {
+            return Err(args.fault("--period: expected at most 10s"));
+        }
+        Ok(Self { period, burst: args.duration("--burst", Duration::ZERO, Duration::ZERO)? })
     }
 
     fn prepare(&self, worker: &Worker<'_>) -> Result<u64, LoadError> {
         clock::sharpen_timers();
-        Ok(worker.units(self.options.burst))
+        Ok(worker.units(self.burst))
     }
 
     fn work(&self, worker: &Worker<'_>, burst: u64) -> Result<(), LoadError> {
-        let period = self.options.period.as_nanos() as u64;
+        let period = self.period.as_nanos() as u64;
         let mut due = clock::now() + period + worker.rng().below(period);
         while !worker.stopped() {
             clock::sleep_until(due);
@@ -75,6 +60,11 @@ impl Mode for Ping {
             due = next;
         }
         Ok(())
+    }
+
+    fn options(&self, fields: &mut Object) {
+        fields.number("period_ns", self.period.as_nanos() as u64);
+        fields.number("burst_ns", self.burst.as_nanos() as u64);
     }
 }
 

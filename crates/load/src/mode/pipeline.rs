@@ -4,59 +4,50 @@
 //! does not run first starves the stages after it, then blocks those before it. Waiting sleeps in
 //! a futex and the wake-up comes from a neighbouring stage.
 
-use crate::args::{self, nanos};
+use crate::args::Args;
 use crate::clock;
 use crate::error::LoadError;
 use crate::frame::{Mode, Worker};
+use crate::json::Object;
 use crate::unit;
-use serde::Serialize;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-
-/// Threads are stages, items pass from one to the next
-///
-/// work: items that left the last stage. item_ns: from an item's creation to its leaving the last stage.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Options {
-    /// Computation of an item in a stage
-    #[arg(long, value_name = "DURATION", default_value = "100us", value_parser = args::duration::<100>)]
-    #[serde(rename = "stage_ns", serialize_with = "nanos")]
-    stage: Duration,
-    /// Each is up to this much longer or shorter
-    #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = args::percent)]
-    #[serde(rename = "imbalance_percent")]
-    imbalance: u32,
-    /// Items that fit between two stages, 1 to 65536
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    depth: u32,
-}
 
 /// See the module.
 #[derive(Debug)]
 pub struct Pipeline {
-    options: Options,
+    stage: Duration,
+    imbalance: u32,
+    depth: usize,
     /// Queue i leads from stage i to stage i + 1.
     queues: Vec<Queue>,
 }
 
 impl Mode for Pipeline {
     const NAME: &'static str = "pipeline";
+    const HELP: &'static str = "\
+pipeline: threads are stages, items pass from one to the next
+work: items that left the last stage
+  --stage DURATION     computation of an item in a stage [100us]
+  --imbalance PERCENT  each is up to this much longer or shorter [20%]
+  --depth N            items that fit between two stages [4]
+item_ns: from an item's creation to its leaving the last stage
+";
     const WORK: &'static str = "items";
     const LATENCY: Option<&'static str> = Some("item_ns");
-    type Options = Options;
     type Local = u64;
 
-    fn new(options: Options, threads: usize) -> Result<Self, LoadError> {
-        let queues = (1..threads).map(|_| Queue::new(options.depth as usize)).collect();
-        Ok(Self { options, queues })
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
+    fn from_args(args: &mut Args, threads: usize) -> Result<Self, LoadError> {
+        let stage =
+            args.duration("--stage", Duration::from_micros(100), Duration::from_nanos(100))?;
+        let imbalance = args.percent("--imbalance", 20)?;
+        let depth = args.number("--depth", 4, 1..=65_536)? as usize;
+        let queues = (1..threads).map(|_| Queue::new(depth)).collect();
+        Ok(Self { stage, imbalance, depth, queues })
     }
 
     fn prepare(&self, worker: &Worker<'_>) -> Result<u64, LoadError> {
-        Ok(worker.units(self.options.stage))
+        Ok(worker.units(self.stage))
     }
 
     fn work(&self, worker: &Worker<'_>, units: u64) -> Result<(), LoadError> {
@@ -71,7 +62,7 @@ impl Mode for Pipeline {
                 Some(queue) => queue.pop(),
             };
             let Some(created) = item else { break };
-            unit::work(rng.around(units, self.options.imbalance));
+            unit::work(rng.around(units, self.imbalance));
             match to {
                 Some(queue) => queue.push(created),
                 None => worker.latency(clock::now() - created),
@@ -86,6 +77,12 @@ impl Mode for Pipeline {
 
     fn together(&self, by_thread: &[u64]) -> u64 {
         by_thread.last().copied().unwrap_or(0)
+    }
+
+    fn options(&self, fields: &mut Object) {
+        fields.number("stage_ns", self.stage.as_nanos() as u64);
+        fields.number("imbalance_percent", u64::from(self.imbalance));
+        fields.number("depth", self.depth as u64);
     }
 
     fn verify(&self, by_thread: &[u64]) -> Result<(), LoadError> {

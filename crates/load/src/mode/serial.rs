@@ -4,74 +4,62 @@
 //! *Imbalanced* (`--serial fixed`) runs the unit always on thread 0; *balanced* (`rotating`) on
 //! each in turn, so that every vCPU needs the same time over a few iterations.
 
-use crate::args::{self, nanos};
+use crate::args::Args;
 use crate::clock;
 use crate::error::LoadError;
 use crate::frame::{Mode, Worker};
-use crate::rendezvous::{Rendezvous, WaitingOptions};
+use crate::json::Object;
+use crate::rendezvous::{Rendezvous, Waiting};
 use crate::unit;
-use serde::Serialize;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-
-/// A loop of a parallel part and a sequential part
-///
-/// work: iterations. wait_ns: waits for the end of the parallel part, and of the sequential part.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Options {
-    /// CPU time of the parallel part, shared among the threads
-    #[arg(long, value_name = "DURATION", default_value = "8ms", value_parser = args::duration::<0>)]
-    #[serde(rename = "parallel_ns", serialize_with = "nanos")]
-    parallel: Duration,
-    /// CPU time of the sequential part
-    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = args::duration::<100>)]
-    #[serde(rename = "sequential_ns", serialize_with = "nanos")]
-    sequential: Duration,
-    /// The thread that does it: thread 0 (imbalanced) or each in turn (balanced)
-    #[arg(long, value_enum, default_value_t)]
-    serial: Serially,
-    #[command(flatten)]
-    #[serde(flatten)]
-    waiting: WaitingOptions,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Serially {
-    #[default]
-    #[value(alias = "imbalanced")]
-    Fixed,
-    #[value(alias = "balanced")]
-    Rotating,
-}
 
 /// See the module.
 #[derive(Debug)]
 pub struct Serial {
-    options: Options,
+    parallel: Duration,
+    sequential: Duration,
+    rotating: bool,
+    waiting: Waiting,
     rendezvous: Rendezvous,
     over: AtomicBool,
 }
 
 impl Mode for Serial {
     const NAME: &'static str = "serial";
+    const HELP: &'static str = "\
+serial: a loop of a parallel part and a sequential part
+work: iterations
+  --parallel DURATION           CPU time of the parallel part, shared among the threads [8ms]
+  --sequential DURATION         CPU time of the sequential part [1ms]
+  --serial fixed|rotating       who does it: thread 0 (imbalanced) or each in turn (balanced)
+                                [fixed]
+  --kind block|spin|spin-block  how the others wait [block]
+  --spin-limit DURATION         spin-block: how long to spin before sleeping [50us]
+wait_ns: waits for the end of the parallel part, and of the sequential part
+";
     const WORK: &'static str = "iterations";
     const LATENCY: Option<&'static str> = Some("wait_ns");
-    type Options = Options;
     type Local = (u64, u64);
 
-    fn new(mut options: Options, threads: usize) -> Result<Self, LoadError> {
-        let rendezvous = Rendezvous::new(options.waiting.resolve()?, threads as u32);
-        Ok(Self { options, rendezvous, over: AtomicBool::new(false) })
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
+    fn from_args(args: &mut Args, threads: usize) -> Result<Self, LoadError> {
+        let waiting = Waiting::from_args(args)?;
+        let ms = Duration::from_millis(1);
+        let words =
+            [("fixed", false), ("rotating", true), ("imbalanced", false), ("balanced", true)];
+        Ok(Self {
+            parallel: args.duration("--parallel", 8 * ms, Duration::ZERO)?,
+            sequential: args.duration("--sequential", ms, Duration::from_nanos(100))?,
+            rotating: args.choice("--serial", &words)?,
+            waiting,
+            rendezvous: Rendezvous::new(waiting, threads as u32),
+            over: AtomicBool::new(false),
+        })
     }
 
     fn prepare(&self, worker: &Worker<'_>) -> Result<(u64, u64), LoadError> {
-        let share = self.options.parallel / worker.plan.threads as u32;
-        Ok((worker.units(share), worker.units(self.options.sequential)))
+        let share = self.parallel / worker.plan.threads as u32;
+        Ok((worker.units(share), worker.units(self.sequential)))
     }
 
     fn work(&self, worker: &Worker<'_>, units: (u64, u64)) -> Result<(), LoadError> {
@@ -85,7 +73,7 @@ impl Mode for Serial {
             }
             self.meet(worker, || self.over.store(worker.stopped(), Relaxed));
             worker.add(1);
-            if self.options.serial == Serially::Rotating {
+            if self.rotating {
                 turn = (turn + 1) % worker.plan.threads;
             }
         }
@@ -94,6 +82,13 @@ impl Mode for Serial {
 
     fn together(&self, by_thread: &[u64]) -> u64 {
         by_thread.iter().copied().min().unwrap_or(0)
+    }
+
+    fn options(&self, fields: &mut Object) {
+        self.waiting.describe(fields);
+        fields.text("serial", if self.rotating { "rotating" } else { "fixed" });
+        fields.number("parallel_ns", self.parallel.as_nanos() as u64);
+        fields.number("sequential_ns", self.sequential.as_nanos() as u64);
     }
 }
 

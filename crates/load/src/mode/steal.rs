@@ -19,11 +19,12 @@
 //! are sums, added up at the end of the task. So a round ends when no task is left, and whoever
 //! ended the last one checks the value and starts the next round.
 
+use crate::args::Args;
 use crate::clock;
 use crate::error::LoadError;
 use crate::frame::{Mode, Worker};
+use crate::json::Object;
 use crate::rng::Rng;
-use serde::Serialize;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -70,13 +71,16 @@ impl Part {
 pub trait Tree: Sized + Sync {
     /// Name of the mode.
     const NAME: &'static str;
-    /// The size of a tree, on the command line and in reports.
-    type Size: clap::Args + Serialize + Sync;
+    /// Help of the mode.
+    const HELP: &'static str;
     /// A node and its untried children.
     type Node: Copy + Default + Send;
 
-    /// The tree of this size.
-    fn new(size: &Self::Size) -> Self;
+    /// Reads the size of the tree.
+    ///
+    /// # Errors
+    /// A size that is missing or out of range.
+    fn from_args(args: &mut Args) -> Result<Self, LoadError>;
     /// The root, which is an inner node.
     fn root(&self) -> Self::Node;
     /// Takes the next untried child.
@@ -86,32 +90,15 @@ pub trait Tree: Sized + Sync {
     fn split(&self, node: &mut Self::Node, part: Part) -> Option<Self::Node>;
     /// The value of the whole tree.
     fn value(&self) -> u64;
-}
-
-/// Options of a tree of this size.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Options<S: clap::Args> {
-    #[command(flatten)]
-    #[serde(flatten)]
-    size: S,
-    /// A worker without work offers its CPU to others, or spins
-    #[arg(long, value_enum, default_value_t)]
-    idle: IdleWorker,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum IdleWorker {
-    #[default]
-    Yield,
-    Spin,
+    /// Writes the size into a report.
+    fn describe(&self, fields: &mut Object);
 }
 
 /// A tree walked over and over by all threads.
 #[derive(Debug)]
 pub struct Steal<T: Tree> {
-    options: Options<T::Size>,
     tree: T,
+    yields: bool,
     desks: Vec<Desk<T::Node>>,
     round: Round,
 }
@@ -128,7 +115,7 @@ struct Desk<N> {
 }
 
 /// The state of a round.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(128))]
 struct Round {
     /// Tasks not yet walked to their end. At 0 nobody else touches the round.
@@ -149,6 +136,24 @@ struct Found {
 }
 
 impl<T: Tree> Steal<T> {
+    /// Nobody has a task yet; worker 0 will begin.
+    fn new(tree: T, threads: usize, yields: bool) -> Self {
+        let desk = |_| Desk {
+            request: AtomicUsize::new(0),
+            answered: AtomicU32::new(0),
+            given: Mutex::new(None),
+        };
+        let zero = || AtomicU64::new(0);
+        let round = Round {
+            tasks: zero(),
+            value: zero(),
+            nodes: zero(),
+            expected: zero(),
+            started: zero(),
+        };
+        Self { tree, yields, desks: (0..threads).map(desk).collect(), round }
+    }
+
     /// Walks a task to its end; false if it was time to stop before.
     fn walk(&self, worker: &Worker<'_>, task: T::Node) -> bool {
         let mut stack = [T::Node::default(); DEPTH];
@@ -253,7 +258,7 @@ impl<T: Tree> Steal<T> {
 
     fn pause(&self, pauses: &mut u32) {
         *pauses += 1;
-        if self.options.idle == IdleWorker::Yield && (*pauses).is_multiple_of(PAUSES) {
+        if self.yields && (*pauses).is_multiple_of(PAUSES) {
             std::thread::yield_now();
         } else {
             std::hint::spin_loop();
@@ -292,25 +297,16 @@ impl<T: Tree> Steal<T> {
 
 impl<T: Tree> Mode for Steal<T> {
     const NAME: &'static str = T::NAME;
+    const HELP: &'static str = T::HELP;
     const WORK: &'static str = "nodes";
     const LATENCY: Option<&'static str> = Some("round_ns");
     const COUNTERS: &'static [&'static str] = &["rounds", "steals", "refusals"];
-    type Options = Options<T::Size>;
     type Local = ();
 
-    /// Nobody has a task yet; worker 0 will begin.
-    fn new(options: Self::Options, threads: usize) -> Result<Self, LoadError> {
-        let desk = |_| Desk {
-            request: AtomicUsize::new(0),
-            answered: AtomicU32::new(0),
-            given: Mutex::new(None),
-        };
-        let desks = (0..threads).map(desk).collect();
-        Ok(Self { tree: T::new(&options.size), options, desks, round: Round::default() })
-    }
-
-    fn options(&self) -> &Self::Options {
-        &self.options
+    fn from_args(args: &mut Args, threads: usize) -> Result<Self, LoadError> {
+        let tree = T::from_args(args)?;
+        let yields = args.choice("--idle", &[("yield", true), ("spin", false)])?;
+        Ok(Self::new(tree, threads, yields))
     }
 
     fn prepare(&self, _: &Worker<'_>) -> Result<(), LoadError> {
@@ -329,6 +325,11 @@ impl<T: Tree> Mode for Steal<T> {
             task = self.end_task(worker)?;
         }
     }
+
+    fn options(&self, fields: &mut Object) {
+        self.tree.describe(fields);
+        fields.text("idle", if self.yields { "yield" } else { "spin" });
+    }
 }
 
 #[cfg(test)]
@@ -337,28 +338,16 @@ mod tests {
     use crate::frame::{self, Plan};
     use crate::mode::{fib::Calls, nqueens::Board};
     use crate::unit::Scale;
-    use clap::Parser;
     use std::time::Duration;
 
-    #[derive(Parser)]
-    struct Cli<S: clap::Args> {
-        #[command(flatten)]
-        options: Options<S>,
-    }
-
-    fn steal<T: Tree>(size: &str, threads: usize, idle: &str) -> Steal<T> {
-        let cli = Cli::<T::Size>::try_parse_from(["", size, "--idle", idle]).unwrap();
-        Steal::new(cli.options, threads).unwrap()
-    }
-
     fn tree<T: Tree>(size: &str) -> T {
-        steal(size, 1, "yield").tree
+        let mut args = Args::new(T::NAME, &[size.to_owned()]).unwrap();
+        T::from_args(&mut args).unwrap()
     }
 
     /// Runs rounds with as many threads; rounds and steals. Every round is checked as it ends.
-    fn rounds<T: Tree>(size: &str, threads: usize, idle: &str) -> (u64, u64) {
-        let mode = steal::<T>(size, threads, idle);
-        let nodes = count(&mode.tree).1;
+    fn rounds<T: Tree>(tree: T, threads: usize, yields: bool, nodes: u64) -> (u64, u64) {
+        let mode = Steal::new(tree, threads, yields);
         let plan = Plan {
             threads,
             cpus: Vec::new(),
@@ -407,10 +396,12 @@ mod tests {
 
     #[test]
     fn every_task_is_walked_exactly_once_by_any_number_of_workers() {
-        for (threads, idle) in [(1, "yield"), (2, "yield"), (2, "spin"), (5, "yield")] {
-            let (done, steals) = rounds::<Calls>("18", threads, idle);
+        for (threads, yields) in [(1, true), (2, true), (2, false), (5, true)] {
+            let fib = tree::<Calls>("18");
+            let (done, steals) = rounds(tree::<Calls>("18"), threads, yields, count(&fib).1);
             assert!(done > 0 && (steals > 0) == (threads > 1), "{threads}: {done}, {steals}");
-            let (done, steals) = rounds::<Board>("8", threads, idle);
+            let queens = tree::<Board>("8");
+            let (done, steals) = rounds(tree::<Board>("8"), threads, yields, count(&queens).1);
             assert!(done > 0 && (steals > 0) == (threads > 1), "{threads}: {done}, {steals}");
         }
     }
@@ -441,7 +432,7 @@ mod tests {
 
     #[test]
     fn the_oldest_task_is_given_away() {
-        let mode = steal::<Calls>("30", 2, "yield");
+        let mode = Steal::new(tree::<Calls>("30"), 2, true);
         let mut stack = [mode.tree.root(); 3];
         for depth in 1..3 {
             let Some(Child::Node(child)) = mode.tree.next(&mut stack[depth - 1]) else { panic!() };
@@ -457,7 +448,7 @@ mod tests {
 
     #[test]
     fn a_wrong_value_is_noticed() {
-        let mode = steal::<Calls>("10", 1, "yield");
+        let mode = Steal::new(tree::<Calls>("10"), 1, true);
         mode.round.value.store(1, Ordering::Relaxed);
         let plan = Plan {
             threads: 1,

@@ -5,10 +5,10 @@
 //! STREAM does (the read that a write causes in the cache is not counted).
 
 use super::memory::fill;
-use crate::args;
+use crate::args::Args;
 use crate::error::LoadError;
 use crate::frame::{Mode, Worker};
-use serde::Serialize;
+use crate::json::Object;
 use std::hint::black_box;
 
 /// Elements between two looks at the stop flag.
@@ -16,21 +16,11 @@ const CHUNK: usize = 8192;
 /// Bytes that are counted for an element: two reads and a write.
 const BYTES: u64 = 24;
 
-/// Streams through arrays, bound by memory bandwidth
-///
-/// work: bytes read and written.
-#[derive(Clone, Debug, clap::Args, Serialize)]
-pub struct Options {
-    /// Memory of each thread; to be larger than the caches
-    #[arg(long, default_value = "24MiB", value_parser = args::size::<{ BYTES as usize }>)]
-    #[serde(rename = "size_bytes")]
-    size: usize,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Stream {
-    options: Options,
+    /// Bytes of one thread's three arrays.
+    size: usize,
 }
 
 /// The arrays of one thread.
@@ -43,20 +33,20 @@ pub struct Arrays {
 
 impl Mode for Stream {
     const NAME: &'static str = "stream";
+    const HELP: &'static str = "\
+stream: streams through arrays, bound by memory bandwidth
+work: bytes read and written
+  --size SIZE  memory of each thread [24MiB]; to be larger than the caches
+";
     const WORK: &'static str = "bytes";
-    type Options = Options;
     type Local = Arrays;
 
-    fn new(options: Options, _: usize) -> Result<Self, LoadError> {
-        Ok(Self { options })
-    }
-
-    fn options(&self) -> &Options {
-        &self.options
+    fn from_args(args: &mut Args, _: usize) -> Result<Self, LoadError> {
+        Ok(Self { size: args.size("--size", 24 << 20, BYTES as usize)? })
     }
 
     fn prepare(&self, _: &Worker<'_>) -> Result<Arrays, LoadError> {
-        let length = self.options.size / BYTES as usize;
+        let length = self.size / BYTES as usize;
         let array = |value: f64| fill("the arrays to stream through", length, |_| value);
         Ok(Arrays { a: array(0.0)?, b: array(1.0)?, c: array(2.0)? })
     }
@@ -78,6 +68,10 @@ impl Mode for Stream {
             }
             _ => Ok(()),
         }
+    }
+
+    fn options(&self, fields: &mut Object) {
+        fields.number("size_bytes", self.size as u64);
     }
 }
 
