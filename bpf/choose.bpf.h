@@ -97,7 +97,8 @@ SEPARATE int fill_hole(struct domain_state *d, u32 lane)
 			return true;
 	if (!d->seat_waits)
 		return false;
-	d->seat_waits = 0;
+	/* Before the look: a vCPU that comes meanwhile sets it again. */
+	__sync_lock_test_and_set(&d->seat_waits, 0);
 	n = members_of(d);
 	bpf_for(k, 0, n) {
 		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
@@ -112,7 +113,7 @@ SEPARATE int fill_hole(struct domain_state *d, u32 lane)
 	return false;
 }
 
-/* The same in other domains: gangs that share one may leave no CPU of it to a vCPU while those of others idle. */
+/* The same in other domains: where gangs share one, this CPU may idle while a vCPU waits on its seat there. */
 SEPARATE int fill_elsewhere(struct domain_state *d, u32 lane)
 {
 	s32 k;

@@ -23,6 +23,27 @@
 	({ asm volatile("r2 = 0; r3 = 0; r4 = 0; r5 = 0" ::: "r2", "r3", "r4", "r5"); (bpf_iter_num_next)(it); })
 #endif
 
+#ifdef __bpf__
+struct task_struct___rcu {
+	int rcu_read_lock_nesting;
+} __attribute__((preserve_access_index));
+#endif
+
+/*
+ * Whether a thread was preempted between rcu_read_lock and rcu_read_unlock (CONFIG_PREEMPT_RCU). Not for the one that runs: programs
+ * are such sections themselves.
+ */
+static __always_inline bool reads_under_rcu(struct task_struct *task)
+{
+#ifdef __bpf__
+	struct task_struct___rcu *t = (void *)task;
+
+	return bpf_core_field_exists(t->rcu_read_lock_nesting) && BPF_CORE_READ(t, rcu_read_lock_nesting) > 0;
+#else
+	return task->rcu_read_lock_nesting > 0;
+#endif
+}
+
 /* Whether a thread is on a CPU. The field has a byte since Linux 7.2, and an int before: a plain read fits one kernel only. */
 static __always_inline bool is_on_cpu(struct task_struct *task)
 {

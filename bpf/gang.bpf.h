@@ -183,6 +183,14 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 	return lane < INSTEP_LANES && (set & pol_lane(lane)) ? cpu_at(d, lane) : NO_CPU;
 }
 
+/* Whether a gang's vCPU is outside the domain of its seat, where slots are planned: what it runs on no other thread of that domain wanted. */
+static __always_inline bool sits_elsewhere(struct vm_state *v, struct slot_info *i, struct cpu_state *c)
+{
+	struct domain_state *own = v && i && i->seat != NO_SEAT && is_gang(v) ? domain_of(part_of(v, i)->domain) : NULL;
+
+	return own && own->slotted && own->host.domain != c->domain;
+}
+
 /* A vCPU comes to the queue of its seat. */
 static __always_inline void come_to_seat(struct task_state *t, struct slot_info *i, struct vm_state *v,
 					 struct domain_state *d)
@@ -412,7 +420,7 @@ SEPARATE int end_window(u32 vm, u64 now)
 		reseat(vm, v, d, seats, all, now);
 	if (is_spread_pool(v)) {
 		even_leads(vm, v->nr_parts * WINDOW_NS);
-		v->turns++;
+		v->turns += waiting(&v->account) > 0;
 	}
 	v->ran_ns = 0;
 	__sync_fetch_and_sub(&v->spare, v->spare / SPARE_WINDOWS);

@@ -129,6 +129,11 @@ SEPARATE int read_group(u64 group, struct group_read *out)
 	return 0;
 }
 
+static __always_inline u64 group_above(u64 group)
+{
+	return (u64)BPF_CORE_READ((struct task_group *)group, parent);
+}
+
 /* How many cgroups lie above one. */
 static __always_inline s32 level_of(u64 group)
 {
@@ -175,11 +180,16 @@ static __always_inline void read_group(u64 group, struct group_read *out)
 	};
 }
 
+static __always_inline u64 group_above(u64 group)
+{
+	return INSTEP_STATE->cgroups[group % SHIM_MAX_GROUPS].above;
+}
+
 static __always_inline s32 level_of(u64 group)
 {
 	s32 level = 0;
 
-	for (; group; group = INSTEP_STATE->cgroups[group % SHIM_MAX_GROUPS].above)
+	for (; group; group = group_above(group))
 		level++;
 	return level;
 }

@@ -15,7 +15,8 @@
  * record takes it from nr_held.
  *     The kernel's watchdog ends a scheduler under which a thread waits for too long. So a held thread goes on
  * after 4 s, too. A thread that begins to run while nothing is left of its limit is preempted at once (end_hold): a tick for each
- * would give many threads more than their limit.
+ * would give many threads more than their limit. Only one that was preempted while it read under RCU has a tick, as all grace periods
+ * wait for it.
  * Limits: a thread that holds a lock in the kernel is held, too, as by the kernel before 6.18. Threads that disabled migration
  * are not, nor those that end or are the kernel's, which may hold what others wait for: they return to no user space, where
  * the kernel stops threads from 6.18 on. The timer may be late by 10 ms.
@@ -51,12 +52,12 @@ static __always_inline void call_timer(u64 at, u64 now)
 
 /*
  * The place of a thread that is looked at again at this time. Of those looked at together, as after a refill, the one that has waited
- * for its turn longest goes first: it must not matter when each ran for a moment. The order is wrong once in two hours for a
- * moment.
+ * for its turn longest goes first: it must not matter when each ran for a moment. All that
+ * waited for two hours count alike.
  */
 static __always_inline u64 held_place(struct task_state *t, u64 until)
 {
-	return ((until + HELD_ORDER) & ~HELD_ORDER) | (t->turn_since >> 27 & HELD_ORDER);
+	return ((until + HELD_ORDER) & ~HELD_ORDER) | (HELD_ORDER - pol_min(pol_since(t->turn_since, until) >> 27, HELD_ORDER));
 }
 
 /* Whether a thread may be stopped by a limit: it disabled nothing, and holds nothing of the kernel that only its end gives back. */
@@ -100,7 +101,7 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 static __always_inline void end_hold(struct task_struct *p, struct task_state *t, s32 cpu)
 {
 	t->held_since = 0;
-	if (is_limited(t) && may_be_held(p))
+	if (is_limited(t) && may_be_held(p) && !reads_under_rcu(p))
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	else
 		t->turn_since = 0;
@@ -149,9 +150,9 @@ struct held_look {
 /* Looks at a thread that is due: when the next look is, or where it goes on. */
 SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 {
+	u64 clock = scx_bpf_now(), now, until;
 	struct cpu_state *c;
 	struct account *a;
-	u64 now, until;
 
 	if (!t || !look)
 		return 0;
@@ -159,7 +160,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	c = cpu_of(look->cpu);
 	if (!c)
 		return 0;
-	note_groups(t, look->group, scx_bpf_now());
+	note_groups(t, look->group, clock);
 	until = t->limit ? held_until(t->limit, now) : 0;
 	if (until && pol_since(t->held_since, now) < HELD_LONGEST) {
 		look->queue = HELD_QUEUE;
@@ -176,9 +177,9 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	a = account_of(t->vm, look->domain);
 	if (a)
 		expire_saved_time(a, t->vm);
-	unhold(t, t->looked_at);
-	t->queued_at = t->looked_at;
-	t->waits_since = scx_bpf_now();
+	unhold(t, clock);
+	t->queued_at = clock;
+	t->waits_since = clock;
 	bound_own(t, look->domain);
 	look->queue = look->bound ? bound_queue(look->cpu) : pool_queue(look->domain);
 	look->place = place_of(t, look->domain);

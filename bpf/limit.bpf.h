@@ -183,26 +183,40 @@ SEPARATE u64 nearest_read(u64 group)
 {
 	s32 deeper = level_of(group) + 1 - GROUP_LEVELS;
 
-	bpf_repeat(deeper > 0 ? deeper : 0) {
+	bpf_repeat(deeper > 0 ? deeper : 0)
+		group = group_above(group);
+	return group;
+}
+
+/*
+ * Limits below those levels count as lost, of the nearest GROUP_LEVELS cgroups. Users' own limits in there are theirs: one of
+ * them must not end the scheduler by 33 directories.
+ */
+SEPARATE int lose_deep_limits(u64 group, u64 nearest)
+{
+	bpf_repeat(GROUP_LEVELS) {
 		struct group_read own = {};
 
+		if (group == nearest)
+			break;
 		read_group(group, &own);
-		/* Users' own limits in there are theirs: one of them must not end the scheduler by 33 directories. */
 		if (own.id && has_limit(&own) && !is_of_user(group))
 			lose_limit(own.id);
 		group = own.above;
 	}
-	return group;
+	return 0;
 }
 
 /* A thread is in this cgroup: those above it are noted, and the limits among them are its own from now on. */
 static __always_inline void note_groups(struct task_state *t, u64 group, u64 now)
 {
+	if (group != t->group || !t->nearest)
+		t->nearest = nearest_read(group);
 	t->group = group;
 	t->looked_at = now;
-	group = nearest_read(group);
-	t->node = note_cgroups(group, limit_clock());
-	t->limit = find_limits(group, limit_clock());
+	lose_deep_limits(group, t->nearest);
+	t->node = note_cgroups(t->nearest, limit_clock());
+	t->limit = find_limits(t->nearest, limit_clock());
 }
 
 static __always_inline void look_at_limits(struct task_struct *p, struct task_state *t, u64 now)

@@ -43,7 +43,7 @@
  *	   +--- gang: its seat ---------------+
  *	                                      v
  *	dispatch (a CPU chooses): bound threads | the host's in its window | strays | one that may interrupt this gang | the
- *	                          owner's vCPU that sits here | the pool | a refused gang's vCPU in the hole | other pools
+ *	                          owner's vCPU that sits here | the pool | a refused gang's vCPU in the hole | other domains'
  *	   |
  *	running -> tick (charge, evidence) -> stopping -> enqueue again, or quiescent when it sleeps
  *
@@ -112,7 +112,7 @@ s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 		return prev_cpu;
 	/* Before the first choice of all: it is to be one at home. */
 	join_once(p, t);
-	if (is_limited(t))
+	if (is_limited(t) && may_be_held(p))
 		return prev_cpu;
 	cpu = pick_idle(p, t, prev_cpu);
 	if (cpu < 0)
@@ -393,7 +393,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	c->overdue = t->overdue;
 	t->overdue = 0;
 	c->claimed = 0;
-	set_hole(d, c, on(INSTEP_M_HOLES) && seated && c->owner != t->vm && !has_slot(v, d));
+	set_hole(d, c, on(INSTEP_M_HOLES) && ((seated && c->owner != t->vm && !has_slot(v, d)) || sits_elsewhere(v, i, c)));
 	if (a && pol_before(a->front, t->own))
 		a->front = t->own;
 	count(INSTEP_C_SWITCH);

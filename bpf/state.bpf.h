@@ -336,6 +336,7 @@ struct task_state {
 	u64 held_since;	/* ... and since when it has not run for this reason, ... */
 	u64 turn_since;	/* ... or for no more than a moment */
 	u64 group;	/* its cgroup when it last looked, ... */
+	u64 nearest;	/* ... the nearest one above it that is read (limit.bpf.h), ... */
 	u64 looked_at;	/* ... when it did, ... */
 	u64 limit;	/* ... and the cgroup of the nearest CPU limit, 0 if there is none */
 	u64 node;	/* the inode number of its cgroup, 0 if it has none */

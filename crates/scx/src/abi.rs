@@ -116,6 +116,8 @@ pub struct TaskStruct {
     pub index: u32,
     /// The number of its cgroup (`struct shim_group`); 0 for none.
     pub(crate) group: Cell<u32>,
+    /// How often it entered a section that reads under RCU.
+    pub rcu_read_lock_nesting: Cell<i32>,
     pub(crate) storage: *mut c_void,
     pub(crate) comm: [c_char; 16],
     /// Of a thread that leads its group, as all do here: never looked at.

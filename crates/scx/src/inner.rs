@@ -114,6 +114,7 @@ fn task(index: u32, pid: i32, flags: u32, allowed: *const CpuMask) -> TaskStruct
         stored: Cell::new(0),
         index,
         group: Cell::new(0),
+        rcu_read_lock_nesting: Cell::new(0),
         storage: ptr::null_mut(),
         comm: [0; 16],
         group_leader: ptr::null(),

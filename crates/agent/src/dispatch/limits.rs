@@ -223,8 +223,8 @@ pub(super) fn find_lost_limit(root: &Root, id: u64) -> Option<String> {
     let limit = limit.or_else(|| Some(format!("cpu.cfs_quota_us {}", read("cpu.cfs_quota_us")?)));
     let limit = limit.unwrap_or_else(|| "a limit".to_owned());
     Some(format!(
-        "no room for the CPU limit of the cgroup /{} ({limit}): more than 65,536 have one, it lies below 32 levels, or the \
-         kernel has no memory",
+        "no room for the CPU limit of the cgroup /{} ({limit}): more than 65,536 have one, it lies below 32 \
+         levels of cgroups, or the kernel has no memory",
         path.strip_prefix(&mount).ok()?.display()
     ))
 }

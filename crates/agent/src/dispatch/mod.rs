@@ -57,8 +57,8 @@ const BUSY: Duration = Duration::from_secs(30);
 /// How long the start waits for a scheduler that is just going, such as that of a run before.
 const GOING: Duration = Duration::from_secs(5);
 
-const LOST_LIMITS: &str = "CPU limits of cgroups (cpu.max) would not hold: there are more than 65,536 of them, one lies below 32 levels, \
-                           or the kernel has no memory for one";
+const LOST_LIMITS: &str = "CPU limits of cgroups (cpu.max) would not hold: there are more than 65,536 of them, one of root's lies \
+                           below 32 levels of cgroups, or the kernel has no memory for one";
 
 const LOST_GROUPS: &str = "there are more cgroups than the kernel scheduler has room for (65,536, of which ordinary users' have \
                            half): what lies in the others weighs as if it lay in the cgroup above them";

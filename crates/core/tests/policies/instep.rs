@@ -465,8 +465,6 @@ fn performance_cores_come_first() {
     assert_eq!(sets, [cpus("2-3"), cpus("4-5"), cpus("0")]);
 }
 
-/// 8 nodes of 8 cores, 10 VMs of 4 vCPUs at 10 % on each. Then those of node 3 use their CPUs
-/// fully: 40 CPUs of demand on 16 threads, while cores idle elsewhere.
 /// One VM wants a whole node and twelve want a CPU each, so its share is half of a node: four find their CPUs beside it. Evenly
 /// loaded nodes would leave the others 0.8 of a CPU each, and the large one 1.6 times its share.
 #[test]
@@ -480,6 +478,8 @@ fn small_vms_have_their_shares_beside_a_large_one() {
     assert!((3..=4).contains(&beside), "{beside} of 12 on {large}");
 }
 
+/// 8 nodes of 8 cores, 10 VMs of 4 vCPUs at 10 % on each. Then those of node 3 use their CPUs
+/// fully: 40 CPUs of demand on 16 threads, while cores idle elsewhere.
 #[test]
 fn hot_node_is_relieved_without_moving_the_others() {
     let mut host = made::host(made::topology(8, 8, 2, 64 * GIB));

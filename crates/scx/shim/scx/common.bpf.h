@@ -133,6 +133,7 @@ struct task_struct {
 	u8 stored; /* its storage was made */
 	u32 index;
 	u32 group; /* its cgroup's number among those that the instance knows (struct shim_group), 0 for none */
+	s32 rcu_read_lock_nesting;
 	void *storage;
 	char comm[16];
 	struct task_struct *group_leader; /* of a thread that leads its group: nobody asks */

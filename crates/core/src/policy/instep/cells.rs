@@ -186,8 +186,8 @@ impl Cell {
             return [0; 3];
         }
         let shares_cache = |run: i64| run * run / self.cores as i64 * CACHE / 1000;
-        let part = load.share as f64 / load.sum as f64;
-        let counts = |loss: i64| (loss as f64 * part) as i64;
+        let (part, all) = (i128::from(load.share), i128::from(load.sum));
+        let counts = |loss: i64| (i128::from(loss) * part / all) as i64;
         let variance = (load.sum * 1000 - load.squares).max(0);
         // So far below the first step hardly ever more vCPUs are active: the table of `excess` ends there.
         let spare = (self.steps[0].0 - load.sum).max(0);

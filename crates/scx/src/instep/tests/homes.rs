@@ -126,3 +126,35 @@ fn vms_of_full_nodes_exchange_their_homes() {
         assert!((350..450).contains(&here), "task {task}: {ran:?}");
     }
 }
+
+#[test]
+fn gang_from_a_full_node_leaves_another_node_to_those_at_home_there() {
+    // Two gangs are at home on node 0. On node 1 each of eight vCPUs sleeps for 0.5 ms after 2 ms: it has a CPU when it wants it.
+    let nodes: Vec<i32> = (0..16).map(|cpu| cpu / 8).collect();
+    let mut instep = at_nodes(&nodes, &[(8, Some(0)), (8, Some(0)), (8, Some(1))], 0);
+    (0..24).for_each(|task| wake(&mut instep, task, START));
+    let (mut had, mut rests) = ((0..24).collect::<Vec<u64>>(), [0; 24]);
+    for step in 1..12_000 {
+        let now = START + step * MS / 4;
+        run_due_work(&mut instep, now);
+        for cpu in (0..16).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
+            instep.kernel().tick(cpu, now);
+            run_due_work(&mut instep, now);
+        }
+        for task in (16..24).filter(|task| rests[*task] == step) {
+            wake(&mut instep, task, now);
+        }
+        for cpu in 0..16 {
+            let Some(task) = instep.current(cpu) else { continue };
+            had[task] += 1;
+            if task >= 16 && had[task] % 8 == 0 {
+                instep.kernel().block(cpu, now);
+                run_due_work(&mut instep, now);
+                rests[task] = step + 2;
+            }
+        }
+    }
+    let at_home: u64 = had[16..].iter().sum();
+    assert_eq!(instep.ejected(), None);
+    assert!(at_home > 8 * 12_000 * 4 / 5 * 95 / 100, "{at_home} of 76,800 quarters of a ms");
+}

@@ -259,6 +259,32 @@ fn thread_that_ends_is_not_held() {
 }
 
 #[test]
+fn held_threads_take_turns_at_any_uptime() {
+    // Turns are ordered by 16 bits of 134 ms: after 2.4 hours they begin anew.
+    let begin = (1 << 43) - 40_000 * MS;
+    let mut instep =
+        host(4, &[(8, 100)], &[(1, Limit { quota: 1, period: 1000, burst: 0, above: 0 })]);
+    (0..8).for_each(|task| instep.kernel().set_group(task, 1));
+    (0..8).for_each(|task| wake(&mut instep, task, begin));
+    run(&mut instep, 4, 8, begin, 20_000);
+    let ran = run(&mut instep, 4, 8, begin + 20_000 * MS, 160_000);
+    assert!(ran.iter().all(|had| *had > 10.0 && *had < 30.0), "of 160 ms: {ran:?}");
+}
+
+#[test]
+fn thread_that_reads_under_rcu_has_a_tick_within_seconds() {
+    // All grace periods wait for it. Each of 64 threads has a turn of a tick in minutes.
+    let tiny = Limit { quota: 1, period: 1000, burst: 0, above: 0 };
+    let mut instep = host(2, &[(64, 100)], &[(1, tiny)]);
+    (0..64).for_each(|task| instep.kernel().set_group(task, 1));
+    instep.kernel().task(63).rcu_read_lock_nesting.set(1);
+    (0..64).for_each(|task| wake(&mut instep, task, START));
+    let ran = run(&mut instep, 2, 64, START, 30_000);
+    let others = ran[..63].iter().fold(0.0, |most: f64, had| most.max(*had));
+    assert!(ran[63] > 8.0 && ran[63] > others, "{ran:?}");
+}
+
+#[test]
 fn held_thread_may_be_moved_and_leaves_its_limit() {
     let mut instep = host(2, &[(1, 100), (1, 100)], &[(1, limit(10))]);
     instep.kernel().set_group(0, 1);

@@ -141,6 +141,21 @@ fn vm_wider_than_the_host_has_all_its_domains() {
 }
 
 #[test]
+fn vcpu_of_several_pools_that_nothing_delays_stays_on_its_node() {
+    let mut instep = with_awake(4, 4, &[12], 0, |task| task == 0);
+    run(&mut instep, 16, &[12], 0, 500);
+    let (mut before, mut changes) = (None, 0);
+    for at in 500..4500 {
+        run_due_work(&mut instep, START + at * MS);
+        (at % 4 == 0).then(|| tick(&mut instep, 16, START + at * MS));
+        let node = (0..16).find(|cpu| instep.current(*cpu) == Some(0)).map(|cpu| cpu / 4);
+        changes += u32::from(before.is_some() && node != before);
+        before = node;
+    }
+    assert_eq!((instep.ejected(), changes), (None, 0));
+}
+
+#[test]
 fn wide_gang_stays_where_it_is_when_its_size_changes() {
     let vms = [8];
     let mut instep = on_nodes(4, 4, &vms, 0);
