@@ -183,7 +183,10 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 	return lane < INSTEP_LANES && (set & pol_lane(lane)) ? cpu_at(d, lane) : NO_CPU;
 }
 
-/* Whether a gang's vCPU is outside the domain of its seat, where slots are planned: what it runs on no other thread of that domain wanted. */
+/*
+ * Whether a gang's vCPU runs outside the domain of its seat, while slots are planned there. It fills a hole: it came to this CPU as no thread
+ * of the CPU's own domain waited.
+ */
 static __always_inline bool sits_elsewhere(struct vm_state *v, struct slot_info *i, struct cpu_state *c)
 {
 	struct domain_state *own = v && i && i->seat != NO_SEAT && is_gang(v) ? domain_of(part_of(v, i)->domain) : NULL;

@@ -96,6 +96,11 @@ static __always_inline u64 group_of(struct task_struct *p)
 	return bpf_core_field_exists(p->sched_task_group) ? (u64)BPF_CORE_READ(p, sched_task_group) : 0;
 }
 
+static __always_inline u64 group_above(u64 group)
+{
+	return (u64)BPF_CORE_READ((struct task_group *)group, parent);
+}
+
 SEPARATE int read_group(u64 group, struct group_read *out)
 {
 	struct task_group *g = (struct task_group *)group;
@@ -103,7 +108,7 @@ SEPARATE int read_group(u64 group, struct group_read *out)
 	if (!out)
 		return 0;
 	out->quota = ~0ull;
-	out->above = (u64)BPF_CORE_READ(g, parent);
+	out->above = group_above(group);
 	/* A session's own group (autogroup) is no cgroup: it has none. */
 	out->id = BPF_CORE_READ(g, css.cgroup, kn, id);
 	if (bpf_core_field_exists(g->shares))
@@ -127,11 +132,6 @@ SEPARATE int read_group(u64 group, struct group_read *out)
 		out->burst = BPF_CORE_READ(g, scx.bw_burst_us) * 1000;
 	}
 	return 0;
-}
-
-static __always_inline u64 group_above(u64 group)
-{
-	return (u64)BPF_CORE_READ((struct task_group *)group, parent);
 }
 
 /* How many cgroups lie above one. */

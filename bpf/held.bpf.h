@@ -13,7 +13,7 @@
  *     A thread that is held counts in its account as one that waits (nr_queued) and as one that is held (nr_held); the difference
  * wants CPUs. The timer and an operation may release a thread at the same time: the one that takes back the mark in its
  * record takes it from nr_held.
- *     The kernel's watchdog ends a scheduler under which a thread waits for too long. So a held thread goes on
+ *     The kernel's watchdog ends a scheduler under which a thread waits for too long. So a held thread comes to a CPU
  * after 4 s, too. A thread that begins to run while nothing is left of its limit is preempted at once (end_hold): a tick for each
  * would give many threads more than their limit. Only one that was preempted while it read under RCU has a tick, as all grace periods
  * wait for it.
@@ -52,8 +52,8 @@ static __always_inline void call_timer(u64 at, u64 now)
 
 /*
  * The place of a thread that is looked at again at this time. Of those looked at together, as after a refill, the one that has waited
- * for its turn longest goes first: it must not matter when each ran for a moment. All that
- * waited for two hours count alike.
+ * for its turn longest goes first: it must not matter when each ran for a moment. All that waited for two
+ * hours count alike.
  */
 static __always_inline u64 held_place(struct task_state *t, u64 until)
 {

@@ -57,7 +57,7 @@ static __always_inline bool may_use(struct task_struct *p, s32 cpu)
 	return bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 }
 
-/* Siblings in several pools change their pools after so many windows. */
+/* Siblings in several pools change their pools after so many windows of evidence. */
 #define TURN_WINDOWS 8
 
 /* Nothing serves a CPU that is offline, or that a higher class has. */
@@ -68,7 +68,7 @@ static __always_inline bool is_usable(s32 cpu)
 	return c && c->node >= 0 && !c->taken_at;
 }
 
-/* In which part of a VM without a gang that has several a vCPU waits: in the next one after some windows of evidence. */
+/* In which part of a VM without a gang that has several a vCPU waits: in the next one after TURN_WINDOWS in which some waited. */
 static __always_inline struct gang_part *pool_part(struct vm_state *v, struct task_state *t)
 {
 	struct instep_vm_settings *s = vm_set_of(t->vm);

@@ -21,8 +21,9 @@
  * pool of its part's domain. Each part is charged by
  *     CPU time in the domain / (share / least of the number of parts and of the threads that the VM wants to run)
  * and at the end of each window of evidence (gang.bpf.h) all are set equally far ahead of the clocks of their domains, by the mean of what
- * all have used: what siblings do not use elsewhere a part may use, and none holds the clock of its domain back. After eight windows each
- * vCPU goes to the next part: those that wait beside a gang have less, as the VM may have its share in the other parts alone.
+ * all have used: what siblings do not use elsewhere a part may use, and none holds the clock of its domain back. After eight windows in
+ * which some waited each vCPU goes to the next part: those that wait beside a gang have less, as the VM may have its share in the other
+ * parts alone.
  * Limits: only VMs whose vCPUs may use all CPUs. While some of its vCPUs form a gang that fits into its domain all wait there. What
  * lies in several domains moves only when a gang loses CPUs, when the VM gets another home, or when a trial as a gang begins or ends.
  */

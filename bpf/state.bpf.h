@@ -108,7 +108,7 @@ struct vm_state {
 	u64 rest_ns;	 /* time in the window of evidence in which none of its vCPUs wanted a CPU */
 	u64 spare;	 /* virtual time that it was not charged for in holes, of about the last second */
 	u64 uneven;	 /* in several pools: virtual time that is to be divided among its parts (span.bpf.h) */
-	u32 turns;	 /* in several pools: windows that ended */
+	u32 turns;	 /* in several pools: windows that ended while a vCPU waited (queue.bpf.h, pool_part) */
 	u32 refusals;	 /* slots since its last one, in which it wanted one */
 	u32 strays;	 /* vCPUs that lost their seat while they waited there */
 	u32 trial;	 /* windows of its trial as a gang that are left (gang.bpf.h) */
