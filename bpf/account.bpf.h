@@ -96,7 +96,7 @@ static __always_inline struct account *counted_in(struct task_state *t)
 	if (t->stands_in == INSTEP_HOST)
 		return account_of(INSTEP_HOST, t->stands_on);
 	v = vm_of(t->stands_in);
-	return v && v->generation == t->stands_as ? &v->account : NULL;
+	return v && t->stands_as && v->generation == t->stands_as ? &v->account : NULL;
 }
 
 /* A thread that a limit holds is held no longer. */

@@ -224,7 +224,7 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 	struct vm_state *v = t ? vm_of(t->vm) : NULL;
 	s32 seat, here = prev ? scx_bpf_task_cpu(prev) : NO_CPU;
 
-	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED) && !is_limited(t);
+	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED) && !is_limited(prev, t);
 	if (!out->runnable)
 		return;
 	t->own = c->tid == (u32)prev->pid ? c->own : t->own;

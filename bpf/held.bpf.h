@@ -60,12 +60,6 @@ static __always_inline u64 held_place(struct task_state *t, u64 until)
 	return ((until + HELD_ORDER) & ~HELD_ORDER) | (HELD_ORDER - pol_min(pol_since(t->turn_since, until) >> 27, HELD_ORDER));
 }
 
-/* Whether a thread may be stopped by a limit: it disabled nothing, and holds nothing of the kernel that only its end gives back. */
-static __always_inline bool may_be_held(struct task_struct *p)
-{
-	return !is_migration_disabled(p) && !(p->flags & (PF_EXITING | PF_KTHREAD));
-}
-
 /* A thread that becomes runnable is held, if nothing is left of a limit; whether it is. */
 static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 domain, u64 now, u64 enq_flags)
 {
@@ -101,7 +95,7 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 static __always_inline void end_hold(struct task_struct *p, struct task_state *t, s32 cpu)
 {
 	t->held_since = 0;
-	if (is_limited(t) && may_be_held(p) && !reads_under_rcu(p))
+	if (is_limited(p, t) && !reads_under_rcu(p))
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	else
 		t->turn_since = 0;

@@ -112,7 +112,7 @@ s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 		return prev_cpu;
 	/* Before the first choice of all: it is to be one at home. */
 	join_once(p, t);
-	if (is_limited(t) && may_be_held(p))
+	if (is_limited(p, t))
 		return prev_cpu;
 	cpu = pick_idle(p, t, prev_cpu);
 	if (cpu < 0)
@@ -374,10 +374,9 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	leave_seat(t);
 	note_wait(t, now);
 	count_thread(t, STANDS_RUNNING, c->domain, now);
+	follow(p, t, c, now);
 	v = vm_of(t->vm);
 	i = slot_of(t->slot);
-	if (i && v && i->noted != v->account.domain + 1)
-		note_allowed(p, t);
 	a = account_of(t->vm, c->domain);
 	seated = d->slotted && v && seat_cpu(t) >= 0;
 	c->vm = t->vm;
@@ -424,12 +423,12 @@ void BPF_STRUCT_OPS(instep_tick, struct task_struct *p)
 	look_at_limits(p, t, now);
 	if (t->vm == INSTEP_HOST)
 		note_want(t, now);
-	if (is_limited(t))
+	if (is_limited(p, t))
 		scx_bpf_task_set_slice(p, 0);
 	end_period(now);
 	balance_domains(now);
 	if (t->slot != INSTEP_NO_SLOT)
-		review_vm(p, t, now);
+		review_vm(t->vm, now);
 }
 
 void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)

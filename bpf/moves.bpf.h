@@ -396,19 +396,31 @@ static __always_inline void balance_domains(u64 now)
 		move_vm(now);
 }
 
-/* What a vCPU that runs shows of its VM. */
-static __always_inline void review_vm(struct task_struct *p, struct task_state *t, u64 now)
+/* A vCPU runs: its VM goes to its domain if none of its vCPUs may use the VM's any more. */
+static __always_inline void follow(struct task_struct *p, struct task_state *t, struct cpu_state *c, u64 now)
 {
-	struct cpu_state *c = cpu_of(scx_bpf_task_cpu(p));
+	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 
-	if (!v || !c || pol_since(v->window_at, now) < WINDOW_NS)
+	if (!i || !v)
 		return;
-	/* It may not use its domain any more. */
-	if (!v->allowed && c->domain != v->account.domain)
-		change_domain(t->vm, c->domain, now);
-	end_window(t->vm, now);
-	go_home(t->vm, now);
+	if (i->noted != v->account.domain + 1)
+		note_allowed(p, t);
+	if (v->allowed || c->domain == v->account.domain)
+		return;
+	change_domain(t->vm, c->domain, now);
+	note_allowed(p, t);
+}
+
+/* Each window of evidence. */
+static __always_inline void review_vm(u32 vm, u64 now)
+{
+	struct vm_state *v = vm_of(vm);
+
+	if (!v || pol_since(v->window_at, now) < WINDOW_NS)
+		return;
+	end_window(vm, now);
+	go_home(vm, now);
 }
 
 #endif

@@ -92,7 +92,7 @@ struct vm_state {
 	/* Read in every operation, written when the gang or its set changes. */
 	u32 seats LINE;	 /* vCPUs of the gang, 0 if it forms none */
 	u32 nr_parts;	 /* domains in which they have their seats, or in whose pools they wait if these are several; else 0 */
-	u32 generation;	 /* of the table when this entry was begun */
+	u32 generation;	 /* of the table when this entry was begun; 0 while user space begins it */
 	u32 joined;	 /* it has a domain */
 	u32 broad;	 /* when it last got no gang, it had more vCPUs than its domain has CPUs (span.bpf.h) */
 	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs */

@@ -8,7 +8,7 @@ use crate::exit::Exit;
 use crate::settings::{CpuPlace, HOST_WEIGHT, SchedulerSettings};
 use crate::skeleton::{BpfSkel, BpfSkelBuilder, types};
 use crate::stats::{COUNTERS, Cost, DomainSeen, LimitSeen, SchedulerEvent, VmSeen};
-use crate::table::{Placed, TableLimits, ThreadId, VmEntry, VmTable};
+use crate::table::{Placed, TableLimits, VmEntry, VmTable};
 use crate::verifier;
 use crate::waits::WaitClasses;
 use anyhow::Context as _;
@@ -21,6 +21,7 @@ use std::mem::MaybeUninit;
 use std::rc::Rc;
 use std::time::Duration;
 
+mod feed;
 mod weights;
 
 /// The loaded scheduler. Dropping it brings the default back.
@@ -32,7 +33,7 @@ pub struct Loaded {
     skel: BpfSkel<'static>,
     table: VmTable,
     limits: TableLimits,
-    threads: BTreeMap<u32, [u8; THREAD]>,
+    threads: BTreeMap<u32, [u8; feed::THREAD]>,
     /// What was last found out of each VM, by its index.
     found: BTreeMap<u32, String>,
     /// What threads of each cgroup were said to weigh.
@@ -41,9 +42,6 @@ pub struct Loaded {
 
 /// Where virtual time begins (`POL_ORIGIN` of bpf/policy.h).
 const ORIGIN: u64 = 1 << 50;
-
-/// Bytes of `struct instep_thread`.
-const THREAD: usize = std::mem::size_of::<types::instep_thread>();
 
 /// Most events that are kept until they are drained.
 const MAX_HEARD: usize = 4096;
@@ -137,74 +135,6 @@ impl Loaded {
     #[must_use]
     pub fn is_outgrown(&self, vcpus: usize) -> bool {
         self.limits.is_outgrown(vcpus)
-    }
-
-    /// Feeds it the VMs as they are now; returns warnings on those that do not fit.
-    ///
-    /// # Errors
-    /// When the kernel does not take an entry.
-    pub fn feed(&mut self, entries: Vec<VmEntry>) -> anyhow::Result<Vec<String>> {
-        let (table, warnings) = self.table.renumbered(entries, self.limits);
-        if table.vms == self.table.vms {
-            return Ok(warnings);
-        }
-        let data = self.skel.maps.bss_data.as_mut().context("the object has no data")?;
-        let state = &mut data.instep;
-        let generation = state.set.generation.wrapping_add(1);
-        for vm in &table.freed {
-            state.vm_set[*vm as usize].weight = 0;
-            self.found.remove(vm);
-            note_change(state, *vm);
-        }
-        for placed in &table.vms {
-            let goes_on = self.table.vms.iter().any(|old| {
-                (old.vm, old.first_slot) == (placed.vm, placed.first_slot)
-                    && placed.entry.is(&old.entry)
-            });
-            if !goes_on {
-                note_change(state, placed.vm);
-                self.found.remove(&placed.vm);
-                begin(state, placed, generation);
-            }
-            let set = &mut state.vm_set[placed.vm as usize];
-            set.period_ns = nanos(placed.entry.period);
-            set.home_node = placed.entry.home.map_or(-1, |node| node.0 as i32);
-            set.cosched = placed.entry.cosched.raw();
-            set.first_slot = placed.first_slot;
-            set.nr_vcpus = placed.entry.vcpus.len() as u32;
-            set.latency = placed.entry.latency.micros();
-            if state.set.thread_weight == 0 {
-                set.weight = placed.entry.weight.clamp(1, 10_000);
-            } else if !goes_on {
-                set.weight = weights::UNKNOWN;
-            }
-        }
-        // Entries that were ever in use stay within: threads may still be counted by one.
-        let last = table.vms.iter().map(|placed| placed.vm + 1).max();
-        state.nr_vms = state.nr_vms.max(last.unwrap_or(0));
-        self.feed_threads(&table)?;
-        if let Some(data) = self.skel.maps.bss_data.as_mut() {
-            data.instep.set.generation = generation;
-        }
-        self.table = table;
-        Ok(warnings)
-    }
-
-    fn feed_threads(&mut self, table: &VmTable) -> anyhow::Result<()> {
-        let wanted: BTreeMap<u32, [u8; THREAD]> = table.vms.iter().flat_map(threads_of).collect();
-        let map = &self.skel.maps.threads;
-        for tid in self.threads.keys().filter(|tid| !wanted.contains_key(tid)) {
-            // It may have gone by itself; nothing else can fail.
-            let _ = map.delete(&tid.to_ne_bytes());
-        }
-        for (tid, value) in &wanted {
-            if self.threads.get(tid) != Some(value) {
-                map.update(&tid.to_ne_bytes(), value, MapFlags::ANY)
-                    .with_context(|| format!("cannot enter thread {tid}"))?;
-            }
-        }
-        self.threads = wanted;
-        Ok(())
     }
 
     /// The table it was last fed.
@@ -452,26 +382,6 @@ fn fill_places(state: &mut types::host_state, places: &[CpuPlace]) -> anyhow::Re
     Ok(())
 }
 
-/// A VM comes or goes: the planner of its domain lists the domain's VMs anew.
-fn note_change(state: &mut types::host_state, vm: u32) {
-    let old = &state.vms[vm as usize];
-    let domain = state.domains.get_mut(old.account.domain as usize);
-    if let (true, Some(domain)) = (old.joined != 0, domain) {
-        domain.stale = 1;
-    }
-}
-
-/// A VM's entry and its slots as of one that nothing is known of; it joins a domain when one of its threads wakes up.
-fn begin(state: &mut types::host_state, placed: &Placed, generation: u32) {
-    let fresh = &mut state.vms[placed.vm as usize];
-    *fresh = Default::default();
-    fresh.generation = generation;
-    let first = placed.first_slot as usize;
-    for slot in state.slots.iter_mut().skip(first).take(placed.entry.vcpus.len()) {
-        *slot = Default::default();
-    }
-}
-
 /// The vCPUs of a VM, and how long each waited.
 fn waits_of(state: &types::host_state, placed: &Placed) -> Vec<(Tid, WaitClasses)> {
     let slots = state.slots.iter().skip(placed.first_slot as usize);
@@ -531,25 +441,6 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The entries of a VM's threads in the kernel's table.
-fn threads_of(placed: &Placed) -> Vec<(u32, [u8; THREAD])> {
-    let entry = &placed.entry;
-    let vcpus = entry.vcpus.iter().zip(placed.first_slot..);
-    let helpers = entry.helpers.iter().map(|id| (id, u32::MAX));
-    let bytes =
-        |(id, slot): (&ThreadId, u32)| (id.tid.0, thread_bytes(id.start_ticks, placed.vm, slot));
-    vcpus.chain(helpers).map(bytes).collect()
-}
-
-/// `struct instep_thread` as the kernel reads it; a test compares the offsets with the object's.
-fn thread_bytes(start_ticks: u64, vm: u32, slot: u32) -> [u8; THREAD] {
-    let mut bytes = [0; THREAD];
-    bytes[0..8].copy_from_slice(&start_ticks.to_ne_bytes());
-    bytes[8..12].copy_from_slice(&vm.to_ne_bytes());
-    bytes[12..16].copy_from_slice(&slot.to_ne_bytes());
-    bytes
-}
-
 /// Reads a `struct instep_event`; `None` when it is too short.
 fn parse_event(bytes: &[u8]) -> Option<SchedulerEvent> {
     let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
@@ -572,11 +463,7 @@ mod tests {
     use std::mem::offset_of;
 
     #[test]
-    fn entries_of_threads_are_laid_out_as_the_kernel_reads_them() {
-        assert_eq!(offset_of!(types::instep_thread, start_ticks), 0);
-        assert_eq!(offset_of!(types::instep_thread, vm), 8);
-        assert_eq!(offset_of!(types::instep_thread, slot), 12);
-        assert_eq!(THREAD, 16);
+    fn events_are_laid_out_as_they_are_read() {
         assert_eq!(offset_of!(types::instep_event, a), 8);
         assert_eq!(offset_of!(types::instep_event, kind), 24);
     }

@@ -144,6 +144,7 @@ void shim_set_vm(struct host_state *s, u32 vm, u32 weight, u64 period, u32 cosch
 		.first_slot = first_slot,
 		.nr_vcpus = nr_vcpus,
 	};
+	s->vms[vm].generation = s->set.generation;
 	if (vm >= s->nr_vms)
 		s->nr_vms = vm + 1;
 }
@@ -154,7 +155,12 @@ void shim_set_home(struct host_state *s, u32 vm, s32 node)
 		s->vm_set[vm].home_node = node;
 }
 
-/* As user space does when the entry of a VM that is gone becomes another's (crates/kernel, `begin`), ... */
+/* As user space does when the entry of a VM that is gone becomes another's (crates/kernel, `end` and `begin`), ... */
+void shim_end_vm(struct host_state *s, u32 vm)
+{
+	s->vms[within(vm, INSTEP_MAX_VMS)].generation = 0;
+}
+
 void shim_begin_vm(struct host_state *s, u32 vm)
 {
 	struct vm_state *v = &s->vms[within(vm, INSTEP_MAX_VMS)];

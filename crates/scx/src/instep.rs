@@ -65,6 +65,8 @@ mod c {
             vcpus: u32,
         );
         pub(super) fn shim_begin_vm(state: *mut c_void, vm: u32);
+        #[cfg(test)]
+        pub(super) fn shim_end_vm(state: *mut c_void, vm: u32);
         pub(super) fn shim_next_generation(state: *mut c_void);
         #[cfg(test)]
         pub(super) fn shim_vm_waiting(state: *const c_void, vm: u32) -> u32;

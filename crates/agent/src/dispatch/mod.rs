@@ -30,10 +30,11 @@ use crate::error::Error;
 use crate::observe::{Observer, SharedScanner, VmKey};
 pub use held::take_held;
 pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read};
+use instep_core::idset::CpuSet;
 use instep_core::units::{Nanos, NodeId, Tid};
 use instep_host::Root;
 use instep_host::apply::Instance;
-use instep_host::discover::{Scan, Trust};
+use instep_host::discover::{Scan, Trust, isolated_cpus};
 use instep_kernel::backoff::Backoff;
 use instep_kernel::exit::Exit;
 use instep_kernel::loaded::Loaded;
@@ -78,8 +79,8 @@ pub struct Dispatch {
     /// The owners whose VMs enter the scheduler's table.
     trust: Trust,
     homes: BTreeMap<VmKey, NodeId>,
-    /// Where each CPU is, or why the scheduler cannot be told.
-    places: Result<Vec<CpuPlace>, String>,
+    /// The CPUs that it was last loaded to keep apart: those of `isolcpus=` and of isolated cpuset partitions.
+    isolated: CpuSet,
     scanner: SharedScanner,
     weigher: weights::Weigher,
     held: held::HeldRates,
@@ -149,7 +150,7 @@ impl Dispatch {
             config: config.clone(),
             trust,
             homes: BTreeMap::new(),
-            places: places(observer.topology()),
+            isolated: CpuSet::default(),
             scanner: observer.scanner(),
             weigher: weights::Weigher::new(),
             held: held::HeldRates::default(),
@@ -252,7 +253,12 @@ impl Dispatch {
         // Those of the scheduler before.
         (self.limits, self.programs) = ((Vec::new(), 0), Vec::new());
         let (vms, plan) = decide((&self.config, &self.trust), &self.scanner);
-        let next = match (plan, self.places.clone()) {
+        self.isolated = isolated_cpus(&Root::live());
+        let topology = instep_host::topology::read(&Root::live());
+        let places = topology
+            .map_err(|error| format!("the CPUs cannot be read: {error}"))
+            .and_then(|topology| places(&topology, &self.isolated));
+        let next = match (plan, places) {
             (LoadPlan::Stay(why), _) | (LoadPlan::Load, Err(why)) => State::Off(why),
             (LoadPlan::Busy(why), _) => State::busy(why),
             (LoadPlan::Load, Ok(places)) => self.load(&places, vcpus_of(&vms.0)),
@@ -320,10 +326,7 @@ impl Dispatch {
             let lasted = since.elapsed();
             self.state = State::Off(String::new());
             if exit.restart() {
-                self.said.push("CPUs came or went: loading the scheduler again".to_owned());
-                self.places = instep_host::topology::read(&Root::live())
-                    .map_or_else(|_| self.places.clone(), |topology| places(&topology));
-                self.try_load();
+                self.load_again("CPUs came or went");
             } else {
                 self.note_exit(&exit);
                 self.state = self.eject(&exit.why(), lasted);
@@ -368,6 +371,12 @@ impl Dispatch {
         }
     }
 
+    fn load_again(&mut self, why: &str) {
+        self.said.push(format!("{why}: loading the scheduler again"));
+        self.state = State::Off(String::new());
+        self.try_load();
+    }
+
     /// Tells the loaded scheduler of the VMs that there are.
     fn feed(&mut self) {
         let Some((scan, threads)) = self.scan() else { return };
@@ -379,10 +388,10 @@ impl Dispatch {
         }
         let vcpus = vcpus_of(&entries);
         if kernel.is_outgrown(vcpus) {
-            self.said
-                .push(format!("{vcpus} vCPUs: loading the scheduler again with room for more"));
-            self.state = State::Off(String::new());
-            return self.try_load();
+            return self.load_again(&format!("{vcpus} vCPUs need more room"));
+        }
+        if scan.isolated != self.isolated {
+            return self.load_again("other CPUs are isolated");
         }
         warnings.extend(kernel.lost_groups().then(|| LOST_GROUPS.to_owned()));
         let fed = kernel.feed(entries);

@@ -1,27 +1,25 @@
 //! The place of each CPU for the kernel scheduler: its scheduling domain, and its lane, core and cache there.
 
+use instep_core::idset::CpuSet;
 use instep_core::topology::{LANES, Lane, Topology, lanes};
 use instep_core::units::CpuId;
-use instep_host::Root;
-use instep_host::discover::isolated_cpus;
 use instep_kernel::CpuPlace;
 use instep_kernel::plan::MAX_DOMAINS;
 use instep_kernel::probe::possible_cpus;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Where each CPU is, by its number; those that are offline are in no scheduling domain.
+/// Where each CPU is, by its number; those that are offline are in no scheduling domain. `isolated` are in domains of their own.
 ///
 /// # Errors
 /// The scheduler has no room for this host's scheduling domains, or a CPU is in none.
-pub(super) fn places(topology: &Topology) -> Result<Vec<CpuPlace>, String> {
+pub(super) fn places(topology: &Topology, isolated: &CpuSet) -> Result<Vec<CpuPlace>, String> {
     // Numbers beyond any host's are not believed.
     let possible = possible_cpus(Path::new("/"))
         .min(4096)
         .max(topology.cpus().last().map_or(0, |cpu| cpu.id.0 + 1));
     let mut places = vec![CpuPlace::OFFLINE; possible as usize];
-    let isolated = isolated_cpus(&Root::live());
-    let lanes: BTreeMap<CpuId, Lane> = lanes(topology, &isolated).into_iter().collect();
+    let lanes: BTreeMap<CpuId, Lane> = lanes(topology, isolated).into_iter().collect();
     let domains = lanes.values().map(|lane| lane.domain + 1).max().unwrap_or(0);
     if domains > MAX_DOMAINS {
         return Err(format!(

@@ -3,6 +3,8 @@
 use super::{decide, places};
 use crate::config::Config;
 use crate::observe::Observer;
+use instep_host::Root;
+use instep_host::discover::isolated_cpus;
 use instep_kernel::table::LIMITS;
 use instep_kernel::{LoadPlan, Mode, VmEntry, VmTable};
 
@@ -15,7 +17,7 @@ pub fn preview(config: &Config, observer: &Observer) -> Vec<String> {
         return Vec::new();
     }
     let (vms, plan) = decide((config, &trust), &observer.scanner());
-    let why = match (plan, places(observer.topology())) {
+    let why = match (plan, places(observer.topology(), &isolated_cpus(&Root::live()))) {
         (LoadPlan::Stay(why) | LoadPlan::Busy(why), _) | (LoadPlan::Load, Err(why)) => why,
         (LoadPlan::Load, Ok(_)) => {
             let (table, mut warnings) = VmTable::default().renumbered(vms.0, LIMITS);

@@ -1,6 +1,7 @@
 //! The kernel scheduler in the loop, without loading one.
 
 use super::*;
+use instep_core::idset::CpuSet;
 use instep_core::units::{Bytes, VmId};
 use instep_host::discover::{ScanOptions, Scanner};
 use instep_kernel::plan::MAX_DOMAINS;
@@ -85,7 +86,7 @@ fn limits_of_the_scheduler_before_are_forgotten_when_it_is_loaded_anew() {
 #[test]
 fn every_online_cpu_has_its_node_and_a_lane_of_its_own() {
     let topology = Arc::clone(observer().topology());
-    let places = places(&topology).unwrap();
+    let places = places(&topology, &CpuSet::default()).unwrap();
     let mut taken = BTreeSet::new();
     for cpu in topology.cpus() {
         let place = places[cpu.id.0 as usize];
@@ -102,7 +103,7 @@ fn a_host_of_too_many_domains_is_refused_by_name() {
     let spec = |nodes| {
         let dir = instep_madehost::scratch_dir().unwrap();
         MadeHost::new(HostSpec::new(nodes, 1)).write(dir.path()).unwrap();
-        places(&instep_host::topology::read(&Root::at(dir.path())).unwrap())
+        places(&instep_host::topology::read(&Root::at(dir.path())).unwrap(), &CpuSet::default())
     };
     assert!(spec(MAX_DOMAINS).is_ok());
     let why = spec(MAX_DOMAINS + 1).unwrap_err();

@@ -103,6 +103,17 @@ fn vcpu_of_an_entry_begun_anew_is_counted_once() {
     run_due_work(&mut instep, START);
     let waits = 1 - instep.current(0).expect("one runs");
     let vm = waits as u32 + 1;
+    // SAFETY: it is the state that this scheduler was loaded with.
+    unsafe { c::shim_end_vm(instep.kernel().globals(), vm) };
+    // While user space clears the entry, nothing is counted in it.
+    instep.kernel().block(0, START + MS / 2);
+    run_due_work(&mut instep, START + MS / 2);
+    assert_eq!((instep.current(0), counted(&mut instep, vm)), (Some(waits), (0, 1)));
+    instep.kernel().wake(1 - waits, Waker::Other(0), START + MS / 2);
+    instep.kernel().block(0, START + MS);
+    run_due_work(&mut instep, START + MS);
+    instep.kernel().wake(waits, Waker::Other(0), START + MS);
+    assert_eq!((instep.current(0), counted(&mut instep, vm)), (Some(1 - waits), (0, 1)));
     begin(&mut instep, vm);
     instep.kernel().block(0, START + MS);
     run_due_work(&mut instep, START + MS);

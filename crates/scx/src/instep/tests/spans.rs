@@ -46,13 +46,10 @@ fn run(instep: &mut Instep, cpus: usize, vms: &[usize], from: u64, to: u64) -> R
     let mut ran = Ran { tasks, cpu: none(), whole: none(), torn: none() };
     let vm_of_task: Vec<usize> =
         vms.iter().enumerate().flat_map(|(vm, vcpus)| vec![vm; *vcpus]).collect();
-    for at in 1..to {
+    for at in from..to {
         let now = START + at * MS;
         run_due_work(instep, now);
         (at % 4 == 0).then(|| tick(instep, cpus, now));
-        if at < from {
-            continue;
-        }
         let mut running = none();
         for task in (0..cpus).filter_map(|cpu| instep.current(cpu)) {
             ran.tasks[task] += 1;
@@ -73,6 +70,7 @@ fn gang_wider_than_a_domain_has_all_its_cpus_at_once() {
     // All wait for all CPUs, so that no hole is left beside a gang.
     let vms = [16, 8, 8];
     let mut instep = on_nodes(2, 8, &vms, 0);
+    run(&mut instep, 16, &vms, 1, 500);
     let ran = run(&mut instep, 16, &vms, 500, 2500);
     assert!(instep.counter(Counter::Span) > 100, "{}", instep.counter(Counter::Span));
     assert!(ran.torn[0] * 20 < ran.whole[0], "{:?} {:?}", ran.whole, ran.torn);
@@ -87,6 +85,7 @@ fn gang_wider_than_a_domain_has_all_its_cpus_at_once() {
 fn gangs_of_the_same_domains_have_equal_parts() {
     let vms = [12, 12, 12, 4, 4, 4, 4];
     let mut instep = on_nodes(2, 8, &vms, 0);
+    run(&mut instep, 16, &vms, 1, 500);
     let ran = run(&mut instep, 16, &vms, 500, 4500);
     for vm in 0..3 {
         assert!(ran.torn[vm] * 5 < ran.whole[vm], "{:?} {:?}", ran.whole, ran.torn);
@@ -100,7 +99,9 @@ fn gangs_of_the_same_domains_have_equal_parts() {
 #[test]
 fn vm_of_no_gang_that_is_wider_than_a_domain_has_cpus_of_several() {
     let vms = [8, 4, 4];
-    let ran = run(&mut on_nodes(2, 4, &vms, GANG), 8, &vms, 500, 2500);
+    let mut instep = on_nodes(2, 4, &vms, GANG);
+    run(&mut instep, 8, &vms, 1, 500);
+    let ran = run(&mut instep, 8, &vms, 500, 2500);
     let share = 2000.0 * 8.0 / 3.0;
     assert!(ran.cpu.iter().all(|had| (*had as f64 / share - 1.0).abs() < 0.05), "{:?}", ran.cpu);
 }
@@ -109,11 +110,12 @@ fn vm_of_no_gang_that_is_wider_than_a_domain_has_cpus_of_several() {
 fn vm_of_several_pools_that_may_use_one_domain_only_waits_there() {
     let vms = [8, 4];
     let mut instep = on_nodes(2, 4, &vms, GANG);
-    run(&mut instep, 8, &vms, 0, 500);
+    run(&mut instep, 8, &vms, 1, 500);
     for task in 0..8 {
         instep.kernel().set_affinity(task, &CpuMask::of(0..4), START + 500 * MS);
     }
     // Its eight vCPUs share four CPUs; the others have the rest.
+    run(&mut instep, 8, &vms, 500, 700);
     let ran = run(&mut instep, 8, &vms, 700, 2700);
     let wanted = |task: usize| if task < 8 { 1000.0 } else { 2000.0 };
     let near = |(task, had): (usize, &usize)| (*had as f64 / wanted(task) - 1.0).abs() < 0.1;
@@ -121,10 +123,29 @@ fn vm_of_several_pools_that_may_use_one_domain_only_waits_there() {
 }
 
 #[test]
+fn vms_narrowed_to_one_node_while_they_run_share_it() {
+    // One of them was on the other node.
+    for at in [200, 201, 203, 300, 302] {
+        let vms = [8, 8];
+        let mut instep = on_nodes(2, 8, &vms, 0);
+        run(&mut instep, 16, &vms, 1, at);
+        for task in 0..16 {
+            instep.kernel().set_affinity(task, &CpuMask::of(0..8), START + at * MS);
+        }
+        run(&mut instep, 16, &vms, at, at + 800);
+        let ran = run(&mut instep, 16, &vms, at + 800, at + 4800);
+        let share = 4000.0 * 8.0 / 2.0;
+        let near = |had: &usize| (*had as f64 / share - 1.0).abs() < 0.05;
+        assert!(ran.cpu.iter().all(near), "at {at} ms: {:?}", ran.cpu);
+    }
+}
+
+#[test]
 fn vm_of_several_pools_with_one_vcpu_that_computes_has_its_share() {
     // 61 VMs have equal parts of 16 CPUs.
     let vms: Vec<usize> = std::iter::once(16).chain([2; 60]).collect();
     let mut instep = with_awake(4, 4, &vms, GANG, |task| !(1..16).contains(&task));
+    run(&mut instep, 16, &vms, 1, 1000);
     let ran = run(&mut instep, 16, &vms, 1000, 5000);
     let share = 4000.0 * 16.0 / 61.0;
     assert!(ran.cpu.iter().all(|had| (*had as f64 / share - 1.0).abs() < 0.1), "{:?}", ran.cpu);
@@ -133,7 +154,9 @@ fn vm_of_several_pools_with_one_vcpu_that_computes_has_its_share() {
 #[test]
 fn vm_wider_than_the_host_has_all_its_domains() {
     let vms = [12, 4];
-    let ran = run(&mut on_nodes(4, 2, &vms, GANG), 8, &vms, 500, 4500);
+    let mut instep = on_nodes(4, 2, &vms, GANG);
+    run(&mut instep, 8, &vms, 1, 500);
+    let ran = run(&mut instep, 8, &vms, 500, 4500);
     // Each VM is entitled to four CPUs, so that twelve siblings have a third of one each.
     let part = |had: &usize| *had as f64 / (4000.0 / 3.0);
     assert!(ran.tasks[..12].iter().all(|had| part(had) > 0.75), "{:?}", ran.tasks);
@@ -143,7 +166,7 @@ fn vm_wider_than_the_host_has_all_its_domains() {
 #[test]
 fn vcpu_of_several_pools_that_nothing_delays_stays_on_its_node() {
     let mut instep = with_awake(4, 4, &[12], 0, |task| task == 0);
-    run(&mut instep, 16, &[12], 0, 500);
+    run(&mut instep, 16, &[12], 1, 500);
     let (mut before, mut changes) = (None, 0);
     for at in 500..4500 {
         run_due_work(&mut instep, START + at * MS);
@@ -159,7 +182,7 @@ fn vcpu_of_several_pools_that_nothing_delays_stays_on_its_node() {
 fn wide_gang_stays_where_it_is_when_its_size_changes() {
     let vms = [8];
     let mut instep = on_nodes(4, 4, &vms, 0);
-    run(&mut instep, 16, &vms, 0, 500);
+    run(&mut instep, 16, &vms, 1, 500);
     let cpus = |instep: &Instep| (0..16).filter(|cpu| instep.current(*cpu).is_some()).collect();
     let before: Vec<usize> = cpus(&instep);
     assert_eq!(before.len(), 8, "{before:?}");
@@ -178,6 +201,7 @@ fn wide_gang_stays_where_it_is_when_its_size_changes() {
 fn without_flag_span_a_vm_wider_than_a_domain_forms_no_gang() {
     let vms = [16, 8, 8];
     let mut instep = on_nodes(2, 8, &vms, SPAN);
+    run(&mut instep, 16, &vms, 1, 500);
     let ran = run(&mut instep, 16, &vms, 500, 2500);
     assert_eq!((instep.counter(Counter::Span), instep.counter(Counter::GangOn)), (0, 2));
     assert!(ran.torn[0] > ran.whole[0], "{:?} {:?}", ran.whole, ran.torn);
