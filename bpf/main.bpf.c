@@ -97,7 +97,7 @@ static __always_inline void join_once(struct task_struct *p, struct task_state *
 
 	if (!v || t->vm == INSTEP_HOST || v->joined)
 		return;
-	join(t->vm, (u32)p->nr_cpus_allowed < INSTEP_STATE->common, c ? c->domain : 0, scx_bpf_now());
+	join(t->vm, t->narrow, c ? c->domain : 0, scx_bpf_now());
 	note_allowed(p, t);
 }
 
@@ -530,7 +530,10 @@ void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpum
 	struct task_state *t = task_of(p);
 	struct slot_info *i = t ? slot_of(t->slot) : NULL;
 
-	if (!i || !t)
+	if (!t)
+		return;
+	t->narrow = (u32)p->nr_cpus_allowed < INSTEP_STATE->common;
+	if (!i)
 		return;
 	i->pinned = p->nr_cpus_allowed == 1;
 	note_allowed(p, t);

@@ -83,7 +83,8 @@ static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 	struct cpu_state *c = cpu_of(cpu);
-	bool outside = v && i && i->noted == v->account.domain + 1 && !i->allowed;
+	/* Not before it is known that it may use CPUs of its VM's domain; of threads that are no vCPU that is never known. */
+	bool outside = v && t->narrow && !(i && i->noted == v->account.domain + 1 && i->allowed);
 
 	if (t->vm != INSTEP_HOST && v && v->joined && v->allowed && !outside) {
 		/* One that has lost CPUs loses its sets at the end of the window; until then it may not use those of all parts. */

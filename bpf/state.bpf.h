@@ -316,6 +316,7 @@ struct task_state {
 	u32 generation;
 	u32 vm;		/* INSTEP_HOST for none */
 	u32 slot;	/* INSTEP_NO_SLOT for threads that are no vCPU */
+	u32 narrow;	/* it may not use all CPUs of the host */
 	u32 weight;	/* among others of its account, POL_WEIGHT on average */
 	u32 stands_for;	/* the same when it was last counted, of a thread of the host */
 	u32 standing;	/* enum standing: what it is counted as, ... */

@@ -29,6 +29,7 @@ static __noinline void look_up_thread(struct task_struct *p, struct task_state *
 	struct slot_info *i;
 
 	t->generation = SET.generation;
+	t->narrow = (u32)p->nr_cpus_allowed < INSTEP_STATE->common;
 	t->vm = INSTEP_HOST;
 	t->slot = INSTEP_NO_SLOT;
 	if (is_of(entry, p->start_boottime)) {

@@ -13,6 +13,7 @@ mod groups;
 mod homes;
 mod known;
 mod limits;
+mod masks;
 mod near;
 mod races;
 mod spans;

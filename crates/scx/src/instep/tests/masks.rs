@@ -1,0 +1,86 @@
+//! Threads that may use some CPUs only, as management pins them.
+
+use super::counts::{next_generation, number};
+use super::*;
+
+/// Two nodes of so many CPUs each.
+fn nodes(each: usize) -> Machine {
+    let node = |cpu: usize| i32::from(cpu >= each);
+    Machine {
+        core: (0..2 * each).map(|cpu| vec![cpu]).collect(),
+        node: (0..2 * each).map(node).collect(),
+    }
+}
+
+/// Wakes these tasks, and runs all for so many milliseconds; CPU time of each in quarters of one, and its longest wait.
+fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, ms: u64) -> (Vec<u64>, Vec<u64>) {
+    let (mut ran, mut last, mut longest) = (vec![0; tasks], vec![0; tasks], vec![0; tasks]);
+    for step in 1..=ms * 4 {
+        let now = from + step * MS / 4;
+        run_due_work(instep, now);
+        for cpu in (0..cpus).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
+            instep.kernel().tick(cpu, now);
+            run_due_work(instep, now);
+        }
+        for task in (0..cpus).filter_map(|cpu| instep.current(cpu)) {
+            ran[task] += 1;
+            last[task] = step;
+        }
+        for task in 0..tasks {
+            longest[task] = longest[task].max((step - last[task]) / 4);
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    (ran, longest)
+}
+
+fn wake_all(instep: &mut Instep, tasks: std::ops::Range<usize>, now: u64) {
+    for task in tasks {
+        instep.kernel().wake(task, Waker::Other(0), now);
+        run_due_work(instep, now);
+    }
+}
+
+#[test]
+fn helper_of_a_vm_runs_on_the_cpus_that_it_may_use() {
+    // A VM on node 0, its emulator thread on node 1, where another VM computes.
+    let mut tasks = vec![task_on(&[0, 1], 0), task_on(&[2, 3], 0)];
+    tasks.extend(vec![task_on(&[2, 3], 0); 4]);
+    let vms = table(&[(2, 100), (4, 100)]);
+    let mut instep = fits(&nodes(2), &tasks, &vms, 0);
+    number(&mut instep, 1, 1, u32::MAX);
+    next_generation(&mut instep);
+    wake_all(&mut instep, 0..1, START);
+    wake_all(&mut instep, 2..6, START);
+    run(&mut instep, 4, 6, START, 500);
+    wake_all(&mut instep, 1..2, START + 500 * MS);
+    let (ran, longest) = run(&mut instep, 4, 6, START + 500 * MS, 2000);
+    assert!(longest[1] <= 100, "{ran:?} {longest:?}");
+}
+
+#[test]
+fn vcpu_waits_where_it_may_run_before_it_has_run() {
+    // Two VMs compute on node 1. A third one, on node 0, has a vCPU there.
+    let mut tasks = vec![task_on(&[2, 3], 0); 4];
+    tasks.extend([task_on(&[0, 1], 0), task_on(&[2, 3], 0)]);
+    let mut instep = fits(&nodes(2), &tasks, &table(&[(2, 100), (2, 100), (2, 100)]), 0);
+    wake_all(&mut instep, 0..5, START);
+    run(&mut instep, 4, 6, START, 100);
+    for round in 1..10 {
+        let now = START + round * 1000 * MS;
+        wake_all(&mut instep, 5..6, now);
+        let (ran, longest) = run(&mut instep, 4, 6, now, 500);
+        assert!(ran[5] > 0 && longest[5] <= 100, "{ran:?} {longest:?}");
+        // It sleeps while the table of threads changes.
+        let mut now = now + 501 * MS;
+        while !(2..4).any(|cpu| instep.current(cpu) == Some(5)) {
+            now += MS;
+            run_due_work(&mut instep, now);
+            tick(&mut instep, 4, now);
+        }
+        let cpu = (2..4).find(|cpu| instep.current(*cpu) == Some(5)).expect("it runs");
+        instep.kernel().block(cpu, now);
+        run_due_work(&mut instep, now);
+        next_generation(&mut instep);
+    }
+}
