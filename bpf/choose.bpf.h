@@ -129,6 +129,30 @@ SEPARATE int fill_elsewhere(struct domain_state *d, u32 lane)
 	return false;
 }
 
+/*
+ * The vCPU in this queue, which no plan names any more, and which may not use the CPU that looks, goes to the pool of the domain
+ * where it was: there a CPU finds it that it may use.
+ */
+SEPARATE int move_to_pool(u32 slot)
+{
+	struct task_struct *p;
+
+	bpf_for_each(scx_dsq, p, seat_queue(slot), 0) {
+		struct task_state *t = task_of(p);
+		struct cpu_state *c = cpu_of(scx_bpf_task_cpu(p));
+		struct domain_state *d = c ? domain_of(c->domain) : NULL;
+
+		if (!t || !d)
+			continue;
+		leave_seat(t);
+		d->pooled = 1;
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, place_of(t, c->domain));
+		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, pool_queue(c->domain), 0))
+			call_idle(d);
+	}
+	return 0;
+}
+
 #define DRAIN_STEP 128
 
 /*
@@ -142,13 +166,16 @@ SEPARATE int drain_seats(void)
 
 	if (from >= slots || __sync_val_compare_and_swap(&INSTEP_STATE->drained, from, from + DRAIN_STEP) != from)
 		return false;
-	bpf_for(k, from, from + DRAIN_STEP)
-		if ((u32)k < slots && scx_bpf_dsq_nr_queued(seat_queue(k)) > 0 &&
-		    scx_bpf_dsq_move_to_local(seat_queue(k), 0)) {
+	bpf_for(k, from, from + DRAIN_STEP) {
+		if ((u32)k >= slots || scx_bpf_dsq_nr_queued(seat_queue(k)) <= 0)
+			continue;
+		if (scx_bpf_dsq_move_to_local(seat_queue(k), 0)) {
 			/* The rest of this part waits for the next CPU that looks. */
 			INSTEP_STATE->drained = k;
 			return true;
 		}
+		move_to_pool(k);
+	}
 	return false;
 }
 
@@ -203,6 +230,7 @@ SEPARATE int take_stray(struct domain_state *d)
 			call_idle(d);
 			return true;
 		}
+		move_to_pool(slot);
 	}
 	return false;
 }

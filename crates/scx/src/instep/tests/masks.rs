@@ -84,3 +84,48 @@ fn vcpu_waits_where_it_may_run_before_it_has_run() {
         next_generation(&mut instep);
     }
 }
+
+/// Two gangs of three of which each may use the first four of eight CPUs only, and eight threads of the host for the others.
+fn gangs_on_half() -> Instep {
+    let mut tasks = vec![task_on(&[0, 1, 2, 3], 0); 6];
+    tasks.extend(vec![task_on(&[4, 5, 6, 7], 0); 8]);
+    let mut instep = fits(&cores(8), &tasks, &table(&[(3, 100), (3, 100)]), 0);
+    wake_all(&mut instep, 0..14, START);
+    run(&mut instep, 8, 14, START, 1000);
+    assert!(instep.counter(Counter::GangOn) == 2);
+    instep
+}
+
+#[test]
+fn vcpu_that_loses_its_seat_while_it_waits_there_runs_on_the_cpus_that_it_may_use() {
+    for later in 0..50 {
+        let mut instep = gangs_on_half();
+        run(&mut instep, 8, 14, START + 1000 * MS, later + 1);
+        for (vm, first) in [(1, 0), (2, 3)] {
+            // SAFETY: it is the state that this scheduler was loaded with.
+            unsafe {
+                let state = instep.kernel().globals();
+                c::shim_set_vm(state, vm, 100, 24 * MS, Cosched::Never as u32, 0, first, 3);
+            }
+        }
+        let (ran, longest) = run(&mut instep, 8, 14, START + (1001 + later) * MS, 1000);
+        assert!(instep.counter(Counter::GangOff) == 2);
+        assert!(longest.iter().all(|ms| *ms <= 200), "{later} {ran:?} {longest:?}");
+    }
+}
+
+#[test]
+fn vcpu_that_waits_on_a_seat_while_its_vm_goes_runs_on_the_cpus_that_it_may_use() {
+    for later in 0..12 {
+        let mut instep = gangs_on_half();
+        run(&mut instep, 8, 14, START + 1000 * MS, later + 1);
+        for task in 0..6 {
+            number(&mut instep, task, 0, u32::MAX);
+        }
+        // SAFETY: it is the state that this scheduler was loaded with.
+        (1..3).for_each(|vm| unsafe { c::shim_begin_vm(instep.kernel().globals(), vm) });
+        next_generation(&mut instep);
+        let (ran, longest) = run(&mut instep, 8, 14, START + (1001 + later) * MS, 3000);
+        assert!(longest.iter().all(|ms| *ms <= 200), "{ran:?} {longest:?}");
+    }
+}
