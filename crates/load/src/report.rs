@@ -1,4 +1,4 @@
-//! One line of JSON from two samples, schema `instep.load/1`. docs/load.md describes its fields.
+//! One line of JSON from two samples, schema `instep.load/1`. `--help` of each mode describes its fields.
 
 use crate::clock::Usage;
 use crate::error::LoadError;
