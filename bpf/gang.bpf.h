@@ -162,14 +162,13 @@ SEPARATE int number_seats(u32 vm, u32 seats, bool all)
 	return 0;
 }
 
-/* The CPU of a vCPU's seat, in its gang's set, whose CPUs lie side by side; NO_CPU for a thread without a seat. */
+/* The CPU of a vCPU's seat, in its gang's set; NO_CPU for a thread without a seat. */
 static __always_inline s32 seat_cpu(struct task_state *t)
 {
 	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 	struct gang_part *part;
 	struct domain_state *d;
-	u64 set;
 	u32 lane;
 
 	if (!i || !v || i->seat == NO_SEAT || !is_gang(v))
@@ -178,9 +177,8 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 	d = domain_of(part->domain);
 	if (!d)
 		return NO_CPU;
-	set = part->set;
-	lane = set ? pol_lowest(set) + i->seat : INSTEP_LANES;
-	return lane < INSTEP_LANES && (set & pol_lane(lane)) ? cpu_at(d, lane) : NO_CPU;
+	lane = pol_nth(part->set, i->seat);
+	return lane < INSTEP_LANES ? cpu_at(d, lane) : NO_CPU;
 }
 
 /*
@@ -242,8 +240,9 @@ SEPARATE int sum_allowed(u32 vm)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
-	bool restricted = false, more = false;
-	u64 allowed = 0;
+	struct domain_state *d;
+	bool restricted = false, alike = true, more = false;
+	u64 allowed = 0, mask = 0;
 	u32 n;
 	s32 k;
 
@@ -253,16 +252,42 @@ SEPARATE int sum_allowed(u32 vm)
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k);
 
-		if (!i || i->noted != v->account.domain + 1)
+		if (!i || !i->noted)
+			continue;
+		mask = mask ?: i->mask;
+		alike &= i->mask == mask;
+		restricted |= i->cpus > 0;
+		if (i->noted != v->account.domain + 1)
 			continue;
 		allowed |= i->allowed;
-		restricted |= i->cpus > 0;
 		more |= !i->cpus || i->cpus > pol_count(i->allowed);
 	}
+	d = domain_of(v->account.domain);
+	if (d && (v->allowed != allowed || v->restricted != restricted || v->alike != alike))
+		d->stale = 1;
 	v->allowed = allowed;
 	v->restricted = restricted;
+	v->alike = alike;
 	v->account.room = more ? 0 : pol_count(allowed);
 	return 0;
+}
+
+/* Which CPUs of all domains a vCPU that may not use all may use: those of its VM, if its siblings may use the same. What tells them from others. */
+static __noinline u64 note_may_use(struct task_struct *p, struct vm_state *v)
+{
+	u32 n = SET.nr_domains;
+	u64 mask = 1;
+	s32 k;
+
+	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
+		u64 lanes = allowed_lanes(p, domain_of(k));
+
+		/* A prime: lanes of different domains do not add up to the same. */
+		mask = (mask + lanes) * 0x9e3779b97f4a7c55ull;
+		if (v)
+			v->may_use[within(k, INSTEP_MAX_DOMAINS)] = lanes;
+	}
+	return mask;
 }
 
 /* Which CPUs of its VM's domain a vCPU may use. */
@@ -276,12 +301,13 @@ static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
 	if (!i || !v || !d || !v->joined)
 		return;
 	i->cpus = cpus < INSTEP_STATE->common ? cpus : 0;
+	i->mask = i->cpus ? note_may_use(p, v) : 1;
 	i->allowed = i->cpus ? allowed_lanes(p, d) : d->lanes;
 	i->noted = v->account.domain + 1;
 	sum_allowed(t->vm);
 }
 
-/* Whether a gang has CPUs that it may not have, or that a higher class keeps. */
+/* Whether a VM has CPUs that it may not have, or that a higher class keeps, or waits where it may have none. */
 SEPARATE int has_spoilt_set(u32 vm, u64 now)
 {
 	struct vm_state *v = vm_of(vm);
@@ -296,7 +322,7 @@ SEPARATE int has_spoilt_set(u32 vm, u64 now)
 		if (!d)
 			continue;
 		d->lost = lost_lanes(d, now);
-		spoilt |= v->parts[within(k, INSTEP_MAX_PARTS)].set & (d->lost | (v->restricted ? ~v->allowed : 0));
+		spoilt |= !lanes_for(v, d) || (v->parts[within(k, INSTEP_MAX_PARTS)].set & (d->lost | ~lanes_for(v, d)));
 	}
 	return spoilt;
 }
@@ -413,7 +439,7 @@ SEPARATE int end_window(u32 vm, u64 now)
 	all = s->cosched == INSTEP_COSCHED_RELAXED;
 	seats = judge_vcpus(vm, all, continue_trial(vm, window));
 	d->lost = lost_lanes(d, now);
-	v->wide = seats > room_in(d);
+	v->wide = seats > room_for(v, d);
 	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))
 		seats = 0;
 	if (!all && is_crowded(v, seats))

@@ -240,14 +240,14 @@ SEPARATE int go_home(u32 vm, u64 now)
 	struct domain_state *d;
 	u32 to;
 
-	if (!v || !s || !v->joined || v->restricted || is_spread_gang(v) || home_of(s) == INSTEP_NO_NODE)
+	if (!v || !s || !v->joined || is_spread_gang(v) || home_of(s) == INSTEP_NO_NODE)
 		return 0;
 	d = domain_of(v->account.domain);
 	if (!d || d->node == s->home_node)
 		return 0;
 	to = least_loaded(s->home_node, false, NULL);
 	d = domain_of(to);
-	if (d && d->node == s->home_node)
+	if (d && d->node == s->home_node && lanes_for(v, d))
 		change_domain(vm, to, now);
 	return 0;
 }
@@ -257,7 +257,7 @@ static __always_inline bool may_leave(u32 vm, struct vm_state *v, struct domain_
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 
-	if (!s || is_spread(v) || v->restricted || v->seats > room_in(to))
+	if (!s || is_spread(v) || v->seats > room_for(v, to) || pol_count(lanes_for(v, to)) < pol_min(s->nr_vcpus, pol_count(v->allowed)))
 		return false;
 	return home_of(s) == INSTEP_NO_NODE || home_of(s) == to->node;
 }

@@ -93,12 +93,36 @@ static inline u64 pol_lane(u32 lane)
 	return 1ull << (lane & (INSTEP_LANES - 1));
 }
 
-/* `count` lanes from `first` on. */
-static inline u64 pol_span(u32 first, u32 count)
+/* Where the lane with this number in a set is, counted from its lowest; INSTEP_LANES if the set has no such lane. */
+static inline u32 pol_nth(u64 set, u32 n)
 {
-	u64 low = count >= INSTEP_LANES ? ~0ull : (1ull << (count & 63)) - 1;
+	u32 lowest = set ? pol_lowest(set) : 0, lane = 0;
 
-	return low << (first & (INSTEP_LANES - 1));
+	if (n >= pol_count(set))
+		return INSTEP_LANES;
+	/* Lanes that lie side by side. */
+	if (!((set >> lowest) & ((set >> lowest) + 1)))
+		return lowest + n;
+	for (u32 half = INSTEP_LANES / 2; half; half /= 2) {
+		u32 low = pol_count(set & ((1ull << half) - 1));
+
+		if (n < low)
+			continue;
+		n -= low;
+		set >>= half;
+		lane += half;
+	}
+	return lane;
+}
+
+/* Of a set the `count` lanes from number `first` on; 0 if it does not have them. */
+static inline u64 pol_pick(u64 set, u32 first, u32 count)
+{
+	u32 from = pol_nth(set, first), to = pol_nth(set, first + count - 1);
+
+	if (!count || to >= INSTEP_LANES)
+		return 0;
+	return set & (~0ull << from) & (~0ull >> (INSTEP_LANES - 1 - to));
 }
 
 /* Which of a set's lanes, counted from its lowest, this lane is. */

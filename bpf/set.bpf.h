@@ -6,8 +6,8 @@
  *
  * Problem: if each VM has other CPUs, and these overlap in part, each VM that starts interrupts a part of another.
  * Method: a gang has a *gang set*: as many CPUs of its domain as it has seats. The seat with number n has the n-th CPU of the
- * set, whose CPUs lie side by side. Sets of 2, 4, 8 ... CPUs begin at multiples of their size, so that they coincide, nest or
- * are disjoint. Among the possible sets the one is taken with the lowest
+ * set, whose CPUs lie side by side among those that the VM may use. Sets of 2, 4, 8 ... CPUs begin at multiples of their size, so
+ * that those of VMs that may use the same CPUs coincide, nest or are disjoint. Among the possible sets the one is taken with the lowest
  *     cost = load of its most loaded CPU by gangs + mean load of its CPUs by others
  *            + 256 for each gang set that it crosses + 128 if it lies in two caches
  * where a gang loads each of its CPUs by (share / seats), 1024 is a whole CPU, and accounts that form no gang load the
@@ -62,12 +62,16 @@ static __always_inline u32 host_demand(struct domain_state *d)
 	return demand < d->host.share ? demand : d->host.share;
 }
 
-/* What loads a domain, with `more` or less than that, by the capacity of its CPUs: 1024 where that is all they can do. */
+/*
+ * What loads a domain, with `more` or less than that, by the capacity of its CPUs that VMs may use: 1024 where that is all they
+ * can do.
+ */
 static __always_inline u32 load_per_cpu(struct domain_state *d, s32 more)
 {
 	s64 load = (s64)d->loaded + more;
+	u64 capacity = (u64)d->capacity * pol_count(d->used ?: d->lanes);
 
-	return load > 0 ? (u64)load * POL_CPU / (d->capacity ?: POL_CPU) : 0;
+	return load > 0 ? (u64)load * POL_CPU * d->nr_lanes / (capacity ?: POL_CPU) : 0;
 }
 
 /* Adds `amount` to the load of each CPU of a set. */
@@ -84,6 +88,7 @@ SEPARATE int add_load(struct domain_state *d, u64 set, u32 amount)
 SEPARATE int list_members(struct domain_state *d, u32 domain)
 {
 	u32 n = INSTEP_STATE->nr_vms, gangs = 0, wide = 0, spread = 0;
+	u64 used = 0;
 	s32 k;
 
 	if (!d)
@@ -99,9 +104,11 @@ SEPARATE int list_members(struct domain_state *d, u32 domain)
 		gangs += v->seats > 1;
 		wide += is_gang(v) && pol_count(part_in(v, domain)->set) * 2 > d->nr_lanes;
 		spread += is_spread_gang(v);
+		used |= lanes_for(v, d);
 		d->members[within(d->listed, INSTEP_MAX_VMS)] = k;
 		d->listed++;
 	}
+	d->used = used;
 	d->nr_members = d->listed;
 	d->nr_gangs = gangs;
 	d->nr_wide = wide;
@@ -213,18 +220,21 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 {
 	struct set_score score = { .holes = best && best->holes };
 	struct vm_state *v = vm_of(vm);
+	u64 found = 0, lanes;
 	u32 step, steps;
-	u64 found = 0, allowed = v && v->restricted ? v->allowed : ~0ull;
 	s32 k;
 
-	if (!d || !best || !size || size > d->nr_lanes)
+	if (!d || !v || !best || !size)
+		return 0;
+	lanes = lanes_for(v, d);
+	if (size > pol_count(lanes))
 		return 0;
 	step = pol_set_step(size);
-	steps = (d->nr_lanes - size) / (step ?: 1) + 1;
+	steps = (pol_count(lanes) - size) / (step ?: 1) + 1;
 	bpf_for(k, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
-		u64 set = pol_span(k * step, size);
+		u64 set = pol_pick(lanes, k * step, size);
 
-		if (set & (~allowed | d->lost))
+		if (!set || (set & d->lost))
 			continue;
 		score_set(d, set, vm, &score);
 		if (most ? score.cost > most || (found && !meets_later(&score, best)) :
@@ -254,10 +264,10 @@ SEPARATE u64 lost_lanes(struct domain_state *d, u64 now)
 	return lost;
 }
 
-/* So many CPUs of a domain gangs may have. */
-static __always_inline u32 room_in(struct domain_state *d)
+/* So many CPUs of a domain a VM may have as a gang. */
+static __always_inline u32 room_for(struct vm_state *v, struct domain_state *d)
 {
-	return d->isolated ? 0 : d->nr_lanes - pol_count(d->lost);
+	return d->isolated ? 0 : pol_count(lanes_for(v, d) & ~d->lost);
 }
 
 /* Gives part `k` of a gang the best set of so many CPUs of a domain; whether there is one. */

@@ -305,7 +305,7 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 		}
 		demand = pool_demand(vm, d->host.domain);
 		plan->light += v->account.light ? demand : 0;
-		reserve(plan, demand, v->restricted ? v->allowed : ~0ull);
+		reserve(plan, demand, lanes_for(v, d));
 	}
 	return 0;
 }
@@ -314,6 +314,7 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 {
 	u32 n, vm, size, step, steps;
+	u64 lanes;
 	s32 k, j;
 
 	if (!d || !plan || !on(INSTEP_M_MOVES))
@@ -325,14 +326,15 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 		if (!v)
 			continue;
 		size = v->seats;
-		if (v->refusals < 2 || pol_count(plan->free) < size || size > d->nr_lanes)
+		lanes = lanes_for(v, d);
+		if (v->refusals < 2 || pol_count(plan->free) < size || size > pol_count(lanes))
 			continue;
 		step = pol_set_step(size);
-		steps = (d->nr_lanes - size) / (step ?: 1) + 1;
+		steps = (pol_count(lanes) - size) / (step ?: 1) + 1;
 		bpf_for(j, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
-			u64 set = pol_span(j * step, size);
+			u64 set = pol_pick(lanes, j * step, size);
 
-			if (set & ~(plan->free & v->allowed))
+			if (!set || (set & ~plan->free))
 				continue;
 			move_to(v, set, plan->now);
 			v->missed -= !!v->missed;

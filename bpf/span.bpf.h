@@ -24,7 +24,7 @@
  * all have used: what siblings do not use elsewhere a part may use, and none holds the clock of its domain back. After eight windows in
  * which some waited each vCPU goes to the next part: those that wait beside a gang have less, as the VM may have its share in the other
  * parts alone.
- * Limits: only VMs whose vCPUs may use all CPUs. While some of its vCPUs form a gang that fits into its domain all wait there. What
+ * Limits: only VMs whose vCPUs all may use the same CPUs. While some of its vCPUs form a gang that fits into its domain all wait there. What
  * lies in several domains moves only when a gang loses CPUs, when the VM gets another home, or when a trial as a gang begins or ends.
  */
 #ifndef INSTEP_SPAN_BPF_H
@@ -39,22 +39,25 @@
 
 static __always_inline bool may_spread(struct vm_state *v)
 {
-	return on(INSTEP_M_SPAN) && !v->restricted;
+	return on(INSTEP_M_SPAN) && (!v->restricted || v->alike);
 }
 
-/* So many CPUs gangs may have in `n` domains from this one on; 0 if they may have none in one of these. */
-SEPARATE u32 room_from(u32 first, u32 n)
+/* So many CPUs a VM may have as a gang in `n` domains from this one on; 0 if it may have none in one of these. */
+SEPARATE u32 room_from(u32 vm, u32 first, u32 n)
 {
+	struct vm_state *v = vm_of(vm);
 	u32 room = 0;
 	s32 k;
 
+	if (!v)
+		return 0;
 	bpf_for(k, 0, n < INSTEP_MAX_PARTS ? n : INSTEP_MAX_PARTS) {
 		struct domain_state *d = domain_of(first + k);
 
 		/* Also those of isolated CPUs have numbers. */
-		if (!d || !room_in(d))
+		if (!d || !room_for(v, d))
 			return 0;
-		room += room_in(d);
+		room += room_for(v, d);
 	}
 	return room;
 }
@@ -144,7 +147,7 @@ SEPARATE int spread_over(u32 vm, u32 first, u32 n)
 
 		if (!d)
 			return false;
-		room = room_in(d);
+		room = room_for(v, d);
 		size = (v->seats - c->next + n - k - 1) / (n - k ?: 1);
 		size = size < room ? size : room;
 		part->first = c->next;
@@ -196,7 +199,7 @@ SEPARATE u32 least_loaded_from(u32 vm, u32 n, u32 size)
 		if (stays && v->account.domain - first >= n)
 			continue;
 		load = load_from(first, n);
-		if (load >= least || room_from(first, n) < size)
+		if (load >= least || room_from(vm, first, n) < size)
 			continue;
 		least = load;
 		found = first;
@@ -284,7 +287,7 @@ static __always_inline bool is_broad(u32 vm, struct vm_state *v, struct domain_s
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 
-	return s && s->nr_vcpus > d->nr_lanes && !d->isolated && SET.nr_domains > 1 && may_spread(v);
+	return s && s->nr_vcpus > pol_count(lanes_for(v, d)) && !d->isolated && SET.nr_domains > 1 && may_spread(v);
 }
 
 /* A broad VM that forms no gang waits in the pools of as many domains as have room for it, or of as many as there are. */
@@ -321,7 +324,7 @@ static __always_inline void find_place(u32 vm, struct vm_state *v, struct domain
 {
 	u32 n;
 
-	if (v->seats > room_in(d)) {
+	if (v->seats > room_for(v, d)) {
 		n = may_spread(v) ? find_domains(vm, v->seats) : 0;
 		if (n && spread_over(vm, v->numbering.part, n))
 			v->nr_parts = n;

@@ -96,7 +96,8 @@ struct vm_state {
 	u32 joined;	 /* it has a domain */
 	u32 broad;	 /* when it last got no gang, it had more vCPUs than its domain has CPUs (span.bpf.h) */
 	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs */
-	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host */
+	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host, ... */
+	u32 alike;	 /* ... but all may use the same, ... */
 	u64 allowed;	 /* lanes of its domain that any of its vCPUs may use */
 	u64 window_at;	 /* begin of the window of evidence */
 	/* Written at each charge, block or slot. */
@@ -124,6 +125,7 @@ struct vm_state {
 	u64 total_tears; /* times that a CPU was taken from it in its slot */
 	struct numbering numbering;
 	struct gang_part parts[INSTEP_MAX_PARTS] LINE;
+	u64 may_use[INSTEP_MAX_DOMAINS]; /* ... which are these lanes of each domain */
 };
 
 /* A vCPU; on a cache line of its own, as siblings on other CPUs write theirs. */
@@ -139,6 +141,7 @@ struct slot_info {
 	u8 stray;	/* ... and lost its seat meanwhile */
 	u8 asleep;	/* it sleeps: one more than the windows that ended since it last ran; 0 if it does not */
 	u16 part;	/* in which part of the gang it sits */
+	u64 mask;	/* tells the CPUs that it may use from others */
 	u64 allowed;	/* lanes of the VM's domain that it may use, ... */
 	u32 noted;	/* ... one more than that domain's number, ... */
 	u32 cpus;	/* ... and all CPUs that it may use, 0 if these are all of the host */
@@ -251,6 +254,7 @@ struct domain_state {
 	u32 relieved;	/* the slot in which overdue threads of the pool last had CPUs before gangs */
 	u32 owes;	/* some wait, but not in this slot: the next one is not promised */
 	u32 nr_members;
+	u64 used;	/* lanes that any of them may use */
 	u32 listed;	/* while members are listed (struct numbering says why in memory) */
 	s32 lending;	/* while a window is opened: threads of the host that have no CPU yet */
 	u32 nr_refused;

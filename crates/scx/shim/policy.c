@@ -32,9 +32,14 @@ u32 policy_highest(u64 set)
 	return pol_highest(set);
 }
 
-u64 policy_span(u32 first, u32 count)
+u32 policy_nth(u64 set, u32 n)
 {
-	return pol_span(first, count);
+	return pol_nth(set, n);
+}
+
+u64 policy_pick(u64 set, u32 first, u32 count)
+{
+	return pol_pick(set, first, count);
 }
 
 u32 policy_rank_of_lane(u64 set, u32 lane)

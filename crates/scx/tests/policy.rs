@@ -20,7 +20,8 @@ unsafe extern "C" {
     #[link_name = "policy_count"] safe fn count(set: u64) -> u32;
     #[link_name = "policy_lowest"] safe fn lowest(set: u64) -> u32;
     #[link_name = "policy_highest"] safe fn highest(set: u64) -> u32;
-    #[link_name = "policy_span"] safe fn span(first: u32, count: u32) -> u64;
+    #[link_name = "policy_nth"] safe fn nth(set: u64, n: u32) -> u32;
+    #[link_name = "policy_pick"] safe fn pick(set: u64, first: u32, count: u32) -> u64;
     #[link_name = "policy_rank_of_lane"] safe fn rank_of_lane(set: u64, lane: u32) -> u32;
     #[link_name = "policy_crosses"] safe fn crosses(a: u64, b: u64) -> bool;
     #[link_name = "policy_set_step"] safe fn set_step(size: u32) -> u32;
@@ -169,8 +170,11 @@ fn sets_of_different_sizes_nest() {
     // More than a quarter would stay unused.
     assert_eq!([5, 9, 17, 33].map(|size| set_step(size)), [2, 4, 8, 16]);
     for (a, b) in [(2, 4), (2, 8), (4, 8), (3, 4), (8, 16)] {
-        let sets =
-            |size: u32| (0..64 / set_step(size)).map(move |n| span(n * set_step(size), size));
+        let sets = |size: u32| {
+            (0..64 / set_step(size))
+                .map(move |n| pick(u64::MAX, n * set_step(size), size))
+                .filter(|set| *set != 0)
+        };
         for (a, b) in sets(a).flat_map(|a| sets(b).map(move |b| (a, b))) {
             assert!(!crosses(a, b), "{a:x} {b:x}");
         }
@@ -184,8 +188,15 @@ fn sets_cross_where_each_has_a_cpu_that_the_other_has_not() {
 }
 
 #[test]
-fn a_whole_domain_is_one_span() {
-    assert_eq!((span(0, 64), span(0, 1), span(62, 2)), (u64::MAX, 1, 3 << 62));
+fn lanes_picked_of_a_domain_lie_side_by_side() {
+    assert_eq!(
+        (pick(u64::MAX, 0, 64), pick(u64::MAX, 0, 1), pick(u64::MAX, 62, 2)),
+        (u64::MAX, 1, 3 << 62)
+    );
+    assert_eq!(
+        (pick(u64::MAX, 63, 2), pick(0, 0, 1), pick(0b1011_0100, 1, 2)),
+        (0, 0, 0b0011_0000)
+    );
 }
 
 proptest! {
@@ -196,6 +207,15 @@ proptest! {
         if set != 0 {
             prop_assert_eq!((lowest(set), highest(set)), (set.trailing_zeros(), 63 - set.leading_zeros()));
         }
+    }
+
+    #[test]
+    fn lanes_of_a_set_have_numbers(set: u64, first in 0u32..70, size in 1u32..70) {
+        let lanes: Vec<u32> = (0..64).filter(|lane| set & 1 << lane != 0).collect();
+        let at = |n: u32| lanes.get(n as usize).copied();
+        prop_assert_eq!(nth(set, first), at(first).unwrap_or(64));
+        let wanted = (first..first + size).map(at).collect::<Option<Vec<u32>>>().unwrap_or_default();
+        prop_assert_eq!(pick(set, first, size), wanted.iter().fold(0, |set, lane| set | 1 << lane));
     }
 
     #[test]

@@ -15,13 +15,26 @@ fn with_awake(
     without: u32,
     is_awake: impl Fn(usize) -> bool,
 ) -> Instep {
+    from_cpu(0, nodes, cpus, vms, without, is_awake)
+}
+
+/// The same, and VMs may not use the CPUs before this one. All begin on the first node.
+fn from_cpu(
+    first: usize,
+    nodes: usize,
+    cpus: usize,
+    vms: &[usize],
+    without: u32,
+    is_awake: impl Fn(usize) -> bool,
+) -> Instep {
     let all = nodes * cpus;
     let machine = Machine {
         core: (0..all).map(|cpu| vec![cpu]).collect(),
         node: (0..all).map(|cpu| (cpu / cpus) as i32).collect(),
     };
     let count: usize = vms.iter().sum();
-    let task = |at: usize| TaskSetup { allowed: CpuMask::of(0..all), cpu: at % all, flags: 0 };
+    let cpu = |at: usize| first + at % (cpus - first);
+    let task = |at: usize| TaskSetup { allowed: CpuMask::of(first..all), cpu: cpu(at), flags: 0 };
     let tasks: Vec<TaskSetup> = (0..count).map(task).collect();
     let sizes: Vec<(usize, u32)> = vms.iter().map(|vcpus| (*vcpus, 100)).collect();
     let mut instep = fits(&machine, &tasks, &table(&sizes), without);
@@ -79,6 +92,25 @@ fn gang_wider_than_a_domain_has_all_its_cpus_at_once() {
         let part = ran.cpu[vm] as f64 / (2000.0 * 16.0 / 3.0);
         assert!((part - 1.0).abs() < 0.1, "{:?}", ran.cpu);
     }
+}
+
+#[test]
+fn gang_wider_than_a_domain_may_leave_cpus_to_the_host() {
+    let vms = [14, 14];
+    let mut instep = from_cpu(2, 2, 8, &vms, 0, |_| true);
+    run(&mut instep, 16, &vms, 1, 500);
+    let ran = run(&mut instep, 16, &vms, 500, 2500);
+    assert!(ran.whole.iter().all(|ms| *ms > 900), "{:?} {:?}", ran.whole, ran.torn);
+}
+
+#[test]
+fn vms_are_balanced_by_the_cpus_that_they_may_use() {
+    // Nodes of four and of eight such CPUs for six VMs, each entitled to two.
+    let vms = [4; 6];
+    let mut instep = from_cpu(4, 2, 8, &vms, 0, |_| true);
+    run(&mut instep, 16, &vms, 1, 1000);
+    let ran = run(&mut instep, 16, &vms, 1000, 3000);
+    assert!(ran.cpu.iter().all(|had| had.abs_diff(4000) < 200), "{:?}", ran.cpu);
 }
 
 #[test]
