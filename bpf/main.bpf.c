@@ -313,8 +313,8 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (give_way_to_own(cpu, c, &p))
 		return;
 	/* Threads that form no gang, in the order of their places. */
-	if (p.runnable && !p.seated && prev &&
-	    (!first_place(pool_queue(c->domain), cpu, &first) || !pol_before(first, p.place))) {
+	first_place(pool_queue(c->domain), cpu, &first);
+	if (p.runnable && !p.seated && prev && (!first || !pol_before(first, p.place))) {
 		t = task_of(prev);
 		/* The kernel queues it then (SCX_OPS_ENQ_LAST), and this CPU idles: not beside a thread that is bound to it. */
 		if (!first && t && scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0 &&
@@ -325,8 +325,8 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	}
 	if (take_own_of_pool(cpu, c->domain) || scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0))
 		return;
-	/* A hole. */
-	if (p.seated && prev) {
+	/* A hole, or the pool has only threads that may not use this CPU. */
+	if (p.runnable && prev) {
 		go_on(prev, SET.slice_ns);
 		return;
 	}
@@ -338,10 +338,6 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
 		return;
-	if (p.runnable && prev) {
-		go_on(prev, SET.slice_ns);
-		return;
-	}
 	/* One that was claimed for a thread that is gone stays idle, of which update_idle does not tell. */
 	__sync_fetch_and_or(&d->idle, pol_lane(c->lane));
 }

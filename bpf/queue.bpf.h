@@ -260,7 +260,10 @@ static __always_inline bool nobody_waits(u32 domain)
 	return !scx_bpf_dsq_nr_queued(pool_queue(domain));
 }
 
-/* The place of the first thread of a queue that may run on `cpu`, among the first eight; false if there is none. */
+/*
+ * The place of the first thread of a queue that may run on `cpu`, among the first eight; false if there is none. Where more wait,
+ * `place` is that of the ninth: no other is before it.
+ */
 SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 {
 	struct task_struct *p;
@@ -270,12 +273,10 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 	if (!place)
 		return false;
 	bpf_for_each(scx_dsq, p, queue, 0) {
-		if (seen++ >= 8)
-			break;
-		if (!bpf_cpumask_test_cpu(cpu, p->cpus_ptr))
+		found = bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
+		if (!found && seen++ < 8)
 			continue;
 		*place = p->scx.dsq_vtime;
-		found = true;
 		break;
 	}
 	return found;

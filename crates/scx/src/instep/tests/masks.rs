@@ -129,3 +129,18 @@ fn vcpu_that_waits_on_a_seat_while_its_vm_goes_runs_on_the_cpus_that_it_may_use(
         assert!(longest.iter().all(|ms| *ms <= 200), "{ran:?} {longest:?}");
     }
 }
+
+#[test]
+fn threads_that_may_use_some_cpus_only_leave_the_others_shared() {
+    // VMs that may use two of four CPUs, and three that may use all: these have 2/3 of a CPU each.
+    for many in [4, 12, 40] {
+        let mut tasks = vec![task_on(&[0, 1], 0); many];
+        tasks.extend(vec![task_on(&[0, 1, 2, 3], 0); 3]);
+        let mut instep = fits(&cores(4), &tasks, &table(&vec![(1, 100); many + 3]), 0);
+        wake_all(&mut instep, 0..many + 3, START);
+        run(&mut instep, 4, many + 3, START, 2000);
+        let (ran, longest) = run(&mut instep, 4, many + 3, START + 2000 * MS, 3000);
+        assert!(ran[many..].iter().all(|ran| (7500..8500).contains(ran)), "{ran:?}");
+        assert!(longest[many..].iter().all(|ms| *ms <= 12), "{longest:?}");
+    }
+}
