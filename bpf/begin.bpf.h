@@ -42,6 +42,8 @@ SEPARATE int begin_cpu(s32 cpu)
 		return 0;
 	INSTEP_STATE->online++;
 	INSTEP_STATE->common += !d->isolated;
+	if (!d->isolated)
+		INSTEP_STATE->ordinary = cpu;
 	d->capacity += scx_bpf_cpuperf_cap(cpu);
 	/* The kernel begins with the highest frequency. */
 	c->use = c->asked = 1024;

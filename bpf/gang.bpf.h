@@ -296,11 +296,10 @@ static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
 	struct slot_info *i = t ? slot_of(t->slot) : NULL;
 	struct vm_state *v = t ? vm_of(t->vm) : NULL;
 	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
-	u32 cpus = p->nr_cpus_allowed;
 
-	if (!i || !v || !d || !v->joined)
+	if (!t || !i || !v || !d || !v->joined)
 		return;
-	i->cpus = cpus < INSTEP_STATE->common ? cpus : 0;
+	i->cpus = t->narrow ? p->nr_cpus_allowed : 0;
 	i->mask = i->cpus ? note_may_use(p, v) : 1;
 	i->allowed = i->cpus ? allowed_lanes(p, d) : d->lanes;
 	i->noted = v->account.domain + 1;

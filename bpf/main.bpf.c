@@ -528,7 +528,7 @@ void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpum
 
 	if (!t)
 		return;
-	t->narrow = (u32)p->nr_cpus_allowed < INSTEP_STATE->common;
+	t->narrow = is_narrow(p);
 	if (!i)
 		return;
 	i->pinned = p->nr_cpus_allowed == 1;

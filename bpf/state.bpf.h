@@ -281,7 +281,8 @@ struct slot_timer {
 struct host_state {
 	struct instep_settings set LINE;
 	u32 online;	/* CPUs that were online when it was loaded */
-	u32 common;	/* of these, those that are not isolated */
+	u32 common;	/* of these, those that are not isolated, ... */
+	u32 ordinary;	/* ... and one of them */
 	u64 slot_ns;	/* length of a slot, which hardly ever changes (period.bpf.h, set_slot_length) */
 	u32 nr_vms;	/* one more than the last VM of the table that was ever in use */
 	u64 level;	/* what a unit of weight is entitled to (policy.h, pol_level) */

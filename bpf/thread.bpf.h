@@ -17,6 +17,12 @@ static __always_inline bool is_of(struct instep_thread *entry, u64 start_boottim
 	       entry->start_ticks == start_boottime / (10 * POL_MS);
 }
 
+/* Whether a thread may not use all CPUs of the host. One that is bound to isolated CPUs may use more than others do. */
+static __always_inline bool is_narrow(struct task_struct *p)
+{
+	return (u32)p->nr_cpus_allowed < INSTEP_STATE->common || !bpf_cpumask_test_cpu(INSTEP_STATE->ordinary, p->cpus_ptr);
+}
+
 /*
  * The thread's record, brought up to date with the table of threads (`start_boottime`, task_struct
  * since Linux 5.5). A thread that the table does not have yet is of the VM whose process it
@@ -29,7 +35,7 @@ static __noinline void look_up_thread(struct task_struct *p, struct task_state *
 	struct slot_info *i;
 
 	t->generation = SET.generation;
-	t->narrow = (u32)p->nr_cpus_allowed < INSTEP_STATE->common;
+	t->narrow = is_narrow(p);
 	t->vm = INSTEP_HOST;
 	t->slot = INSTEP_NO_SLOT;
 	if (is_of(entry, p->start_boottime)) {

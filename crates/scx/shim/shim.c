@@ -224,6 +224,12 @@ void shim_forget_cpus(struct host_state *s, u32 domain)
 	s->domains[within(domain, INSTEP_MAX_DOMAINS)].nr_lanes = 0;
 }
 
+/* Isolated CPUs: only threads run on a domain's that are bound to such. */
+void shim_isolate(struct host_state *s, u32 domain)
+{
+	s->domains[within(domain, INSTEP_MAX_DOMAINS)].isolated = 1;
+}
+
 void shim_set_thread(void *threads, u32 tid, u64 start_ticks, u32 vm, u32 slot)
 {
 	((struct instep_thread *)threads)[tid] = (struct instep_thread){

@@ -79,6 +79,8 @@ mod c {
         #[cfg(test)]
         pub(super) fn shim_forget_cpus(state: *mut c_void, domain: u32);
         #[cfg(test)]
+        pub(super) fn shim_isolate(state: *mut c_void, domain: u32);
+        #[cfg(test)]
         pub(super) fn shim_wait_count(state: *const c_void, slot: u32, bits: u32) -> u32;
         #[cfg(test)]
         pub(super) fn shim_longest_wait_us(state: *const c_void, slot: u32) -> u32;

@@ -144,3 +144,30 @@ fn threads_that_may_use_some_cpus_only_leave_the_others_shared() {
         assert!(longest[many..].iter().all(|ms| *ms <= 12), "{longest:?}");
     }
 }
+
+#[test]
+fn vms_on_isolated_cpus_share_them() {
+    // Two CPUs, and four that are isolated.
+    let machine =
+        Machine { core: (0..6).map(|cpu| vec![cpu]).collect(), node: vec![0, 0, 1, 1, 1, 1] };
+    for vcpus in [4, 8] {
+        let mut tasks = vec![task_on(&[2, 3, 4, 5], 0); 2 * vcpus];
+        tasks.extend(vec![task_on(&[0, 1], 0); 4]);
+        let lanes = lanes(&machine);
+        let settings = Settings::default();
+        let vms = table(&[(vcpus, 100), (vcpus, 100), (2, 100)]);
+        let mut instep =
+            Instep::prepare(machine.clone(), &lanes, &tasks, &vms, &settings, 1, Release::V7_2)
+                .expect("it fits");
+        // SAFETY: it is the state that this scheduler is loaded with.
+        unsafe { c::shim_isolate(instep.kernel().globals(), 1) };
+        instep.load().expect("it fits");
+        let n = 2 * vcpus + 4;
+        wake_all(&mut instep, 0..n, START);
+        run(&mut instep, 6, n, START, 1000);
+        let (ran, longest) = run(&mut instep, 6, n, START + 1000 * MS, 4000);
+        let part = 32_000 / vcpus as u64;
+        assert!(ran[..2 * vcpus].iter().all(|ran| ran.abs_diff(part) < 100), "{part}: {ran:?}");
+        assert!(longest.iter().all(|ms| *ms <= 16), "{longest:?}");
+    }
+}
