@@ -31,6 +31,7 @@
 #define INSTEP_ACCOUNT_BPF_H
 
 #include "limit.bpf.h"
+#include "parts.bpf.h"
 
 /*
  * So many times what it may save an account is behind its domain's clock at most, where its threads had to wait: the

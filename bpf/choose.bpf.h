@@ -76,7 +76,11 @@ SEPARATE int take_waiting(u32 vm, u32 domain, u32 lane)
 		return true;
 	part = part_in(v, domain);
 	waiting = part->domain == domain ? part->waiting : 0;
-	return waiting && take_slot(slot_of_seat(s, part, pol_lowest(waiting)));
+	/* Where siblings may use different CPUs, not each may use this one. */
+	bpf_repeat(v->assigned ? pol_count(waiting) : waiting > 0)
+		if (take_slot(slot_of_seat(s, part, pol_take(&waiting))))
+			return true;
+	return false;
 }
 
 /*

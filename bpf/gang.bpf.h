@@ -63,7 +63,7 @@ static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial
 		return false;
 	i->ran_ns = 0;
 	i->blocks = 0;
-	return !i->pinned && (i->gang || all);
+	return is_for_seat(i, all);
 }
 
 /* Looks at the vCPUs of a VM; how many belong to the gang. Each notes in `seat` whether it does. */
@@ -112,6 +112,18 @@ static __always_inline void end_part(struct vm_state *v, struct numbering *c)
 	c->part++;
 }
 
+/* The next vCPU has the seat of the CPU that it was assigned. */
+static __always_inline void take_assigned(struct vm_state *v, struct numbering *c, struct slot_info *i)
+{
+	struct gang_part *part = part_in(v, i->home);
+
+	i->seat = pol_rank_of_lane(part->set, i->lane) & (INSTEP_LANES - 1);
+	i->part = i->home - v->parts[0].domain;
+	if (i->waits)
+		__sync_fetch_and_or(&part->waiting, pol_lane(i->seat));
+	c->next++;
+}
+
 /* The next vCPU has the next seat of the gang. */
 static __always_inline void take_number(struct vm_state *v, struct numbering *c, struct slot_info *i)
 {
@@ -141,23 +153,32 @@ SEPARATE int number_seats(u32 vm, u32 seats, bool all)
 		return 0;
 	c = &v->numbering;
 	*c = (struct numbering){};
+	if (v->assigned)
+		bpf_for(k, 0, INSTEP_MAX_PARTS)
+			v->parts[within(k, INSTEP_MAX_PARTS)].waiting = 0;
 	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
-		struct slot_info *i = slot_of(s->first_slot + k), *seat = slot_of(s->first_slot + c->next);
-		bool has = i && c->next < seats && !i->pinned && (i->gang || all);
+		struct slot_info *i = slot_of(s->first_slot + k), *seat;
+		bool has = i && c->next < seats && is_for_seat(i, all);
 
-		if (!i || !seat)
+		if (!i)
 			break;
 		i->stray = i->waits && !has;
 		c->strays += i->stray;
 		if (has) {
-			seat->sits = s->first_slot + k;
-			take_number(v, c, i);
+			if (v->assigned)
+				take_assigned(v, c, i);
+			else
+				take_number(v, c, i);
+			seat = slot_of(s->first_slot + v->parts[within(i->part, INSTEP_MAX_PARTS)].first + i->seat);
+			if (seat)
+				seat->sits = s->first_slot + k;
 		} else {
 			i->seat = NO_SEAT;
 		}
 	}
-	end_part(v, c);
+	if (!v->assigned)
+		end_part(v, c);
 	v->strays = c->strays;
 	return 0;
 }
@@ -235,18 +256,41 @@ static __noinline u64 allowed_lanes(struct task_struct *p, struct domain_state *
 	return allowed;
 }
 
-/* Which CPUs of its domain a VM may use: what any of its vCPUs may, as far as these were seen. */
+/* The CPUs that vCPUs at home in a domain may use. */
+SEPARATE u64 lanes_of_home(u32 vm, u32 domain)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	u64 lanes = 0;
+	u32 n;
+	s32 k;
+
+	if (!s)
+		return 0;
+	n = vcpus_of(s);
+	bpf_for(k, 0, n) {
+		struct slot_info *i = slot_of(s->first_slot + k);
+
+		if (i && i->noted && i->home == domain)
+			lanes |= i->allowed;
+	}
+	return lanes;
+}
+
+/* Which CPUs a VM may use, as far as its vCPUs were seen. */
 SEPARATE int sum_allowed(u32 vm)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
+	bool restricted = false, alike = true, more = false, split = false;
+	u64 mask = 0, allowed;
 	struct domain_state *d;
-	bool restricted = false, alike = true, more = false;
-	u64 allowed = 0, mask = 0;
-	u32 n;
+	u32 n, room = 0;
 	s32 k;
 
 	if (!v || !s)
+		return 0;
+	d = domain_of(v->account.domain);
+	if (!d)
 		return 0;
 	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
@@ -257,40 +301,58 @@ SEPARATE int sum_allowed(u32 vm)
 		mask = mask ?: i->mask;
 		alike &= i->mask == mask;
 		restricted |= i->cpus > 0;
-		if (i->noted != v->account.domain + 1)
-			continue;
-		allowed |= i->allowed;
+		split |= i->home != v->account.domain;
 		more |= !i->cpus || i->cpus > pol_count(i->allowed);
 	}
-	d = domain_of(v->account.domain);
-	if (d && (v->allowed != allowed || v->restricted != restricted || v->alike != alike))
+	split &= !alike;
+	n = SET.nr_domains;
+	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
+		if (restricted && !alike)
+			v->may_use[within(k, INSTEP_MAX_DOMAINS)] = lanes_of_home(vm, k);
+		if (!alike || (u32)k == v->account.domain)
+			room += pol_count(v->may_use[within(k, INSTEP_MAX_DOMAINS)]);
+	}
+	v->restricted = restricted;
+	allowed = lanes_for(v, d);
+	if (v->allowed != allowed || v->alike != alike || v->split != split)
 		d->stale = 1;
 	v->allowed = allowed;
-	v->restricted = restricted;
 	v->alike = alike;
-	v->account.room = more ? 0 : pol_count(allowed);
+	v->split = split;
+	v->account.room = more ? 0 : room;
 	return 0;
 }
 
-/* Which CPUs of all domains a vCPU that may not use all may use: those of its VM, if its siblings may use the same. What tells them from others. */
-static __noinline u64 note_may_use(struct task_struct *p, struct vm_state *v)
+/* Which CPUs of all domains a vCPU may use that may not use all. */
+static __noinline void note_may_use(struct task_struct *p, struct slot_info *i, struct vm_state *v)
 {
-	u32 n = SET.nr_domains;
+	u32 n = SET.nr_domains, most = 0;
 	u64 mask = 1;
 	s32 k;
 
+	if (!i || !v)
+		return;
+	i->allowed = 0;
 	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
 		u64 lanes = allowed_lanes(p, domain_of(k));
+		u32 count = pol_count(lanes);
 
 		/* A prime: lanes of different domains do not add up to the same. */
 		mask = (mask + lanes) * 0x9e3779b97f4a7c55ull;
-		if (v)
-			v->may_use[within(k, INSTEP_MAX_DOMAINS)] = lanes;
+		v->may_use[within(k, INSTEP_MAX_DOMAINS)] = lanes;
+		if (count && (u32)k == v->account.domain)
+			count += INSTEP_LANES;
+		if (count <= most)
+			continue;
+		most = count;
+		i->home = k;
+		i->allowed = lanes;
 	}
-	return mask;
+	v->masks += i->mask && i->mask != mask;
+	i->mask = mask;
 }
 
-/* Which CPUs of its VM's domain a vCPU may use. */
+/* Which CPUs a vCPU may use. */
 static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
 {
 	struct slot_info *i = t ? slot_of(t->slot) : NULL;
@@ -300,8 +362,14 @@ static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
 	if (!t || !i || !v || !d || !v->joined)
 		return;
 	i->cpus = t->narrow ? p->nr_cpus_allowed : 0;
-	i->mask = i->cpus ? note_may_use(p, v) : 1;
-	i->allowed = i->cpus ? allowed_lanes(p, d) : d->lanes;
+	if (i->cpus) {
+		note_may_use(p, i, v);
+	} else {
+		v->masks += i->mask > 1;
+		i->mask = 1;
+		i->home = v->account.domain;
+		i->allowed = d->lanes;
+	}
 	i->noted = v->account.domain + 1;
 	sum_allowed(t->vm);
 }
@@ -438,12 +506,12 @@ SEPARATE int end_window(u32 vm, u64 now)
 	all = s->cosched == INSTEP_COSCHED_RELAXED;
 	seats = judge_vcpus(vm, all, continue_trial(vm, window));
 	d->lost = lost_lanes(d, now);
-	v->wide = seats > room_for(v, d);
-	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || (v->wide && !may_spread(v)))
+	v->wide = !v->split && seats > room_for(v, d);
+	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || ((v->wide || v->split) && !may_spread(v)))
 		seats = 0;
 	if (!all && is_crowded(v, seats))
 		seats = 0;
-	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts) ||
+	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && (!v->nr_parts || v->masks != v->masks_at)) ||
 	    (!seats && is_broad(vm, v, d) != v->broad))
 		reseat(vm, v, d, seats, all, now);
 	if (is_spread_pool(v)) {

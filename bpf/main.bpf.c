@@ -237,7 +237,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	}
 	count_thread(t, STANDS_QUEUED, domain, now);
 	count(INSTEP_C_QUEUED);
-	if (is_bound(p)) {
+	if (is_bound(p) && !(d->slotted && seat_cpu(t) == here)) {
 		enqueue_bound(p, t, domain, now, enq_flags);
 		return;
 	}
@@ -529,10 +529,8 @@ void BPF_STRUCT_OPS(instep_set_cpumask, struct task_struct *p, const struct cpum
 	if (!t)
 		return;
 	t->narrow = is_narrow(p);
-	if (!i)
-		return;
-	i->pinned = p->nr_cpus_allowed == 1;
-	note_allowed(p, t);
+	if (i)
+		note_allowed(p, t);
 }
 
 void BPF_STRUCT_OPS(instep_disable, struct task_struct *p)

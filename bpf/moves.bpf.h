@@ -59,7 +59,7 @@ static __always_inline void move_to(struct vm_state *v, u64 set, u64 now)
 /* Whether a VM is a gang of this domain whose set may move. */
 static __always_inline bool may_move(struct vm_state *v, u32 domain, u64 now)
 {
-	return is_gang(v) && !is_spread(v) && v->account.domain == domain && pol_since(v->moved_at, now) >= REST_NS;
+	return is_gang(v) && !is_spread(v) && !v->assigned && v->account.domain == domain && pol_since(v->moved_at, now) >= REST_NS;
 }
 
 /* For which of the reasons above a set is looked at. */
@@ -101,7 +101,7 @@ static __always_inline struct vm_state *narrow_refused(struct domain_state *d, u
 
 	*vm = d->refused[k & (MAX_REFUSED - 1)];
 	v = vm_of(*vm);
-	return v && !is_spread(v) ? v : NULL;
+	return v && !is_spread(v) && !v->assigned ? v : NULL;
 }
 
 /* Of these the one that is furthest behind, or that had least with `holes` included; 0 if there is none. */

@@ -73,26 +73,11 @@ static __always_inline struct gang_part *pool_part(struct vm_state *v, struct ta
 {
 	struct instep_vm_settings *s = vm_set_of(t->vm);
 	u32 k = s ? (t->slot - s->first_slot) * v->nr_parts / (s->nr_vcpus ?: 1) : 0;
+	struct slot_info *i = slot_of(t->slot);
 
+	if (v->split && i)
+		return part_in(v, i->home);
 	return &v->parts[within((k + v->turns / TURN_WINDOWS) % (v->nr_parts ?: 1), INSTEP_MAX_PARTS)];
-}
-
-/* The CPUs of a domain that a VM may use, as far as it is known. */
-static __always_inline u64 lanes_for(struct vm_state *v, struct domain_state *d)
-{
-	if (!v->restricted)
-		return d->lanes;
-	if (v->alike)
-		return v->may_use[within(d->host.domain, INSTEP_MAX_DOMAINS)];
-	return d->host.domain == v->account.domain ? v->allowed & d->lanes : 0;
-}
-
-/* Whether the siblings may use all CPUs of a part: after CPUs were taken from them they do not until the end of the window. */
-static __always_inline bool may_use_part(struct vm_state *v, struct gang_part *part)
-{
-	struct domain_state *d = domain_of(part->domain);
-
-	return !v->restricted || (d && lanes_for(v, d) && !(part->set & ~lanes_for(v, d)));
 }
 
 /* Which domain a thread that was last on `cpu` waits in. */
@@ -101,17 +86,20 @@ static __always_inline u32 domain_for(struct task_state *t, s32 cpu)
 	struct slot_info *i = slot_of(t->slot);
 	struct vm_state *v = vm_of(t->vm);
 	struct cpu_state *c = cpu_of(cpu);
-	/* Not before it is known that it may use CPUs of its VM's domain; of threads that are no vCPU that is never known. */
-	bool outside = v && t->narrow && !(i && i->noted && (v->alike || i->noted == v->account.domain + 1) && v->allowed &&
-					   (v->alike || i->allowed));
+	struct domain_state *d;
+	u32 domain;
 
-	if (t->vm != INSTEP_HOST && v && v->joined && v->allowed && !outside) {
+	if (t->vm != INSTEP_HOST && v && v->joined) {
+		domain = v->account.domain;
 		if (i && i->seat != NO_SEAT && is_gang(v) && (!is_spread(v) || may_use_part(v, part_of(v, i))))
-			return part_of(v, i)->domain;
+			domain = part_of(v, i)->domain;
 		/* Not before it is known which CPUs it may use. */
-		if (i && i->noted && is_spread_pool(v) && may_use_part(v, pool_part(v, t)))
-			return pool_part(v, t)->domain;
-		return v->account.domain;
+		else if (i && i->noted && is_spread_pool(v) && may_use_part(v, pool_part(v, t)))
+			domain = pool_part(v, t)->domain;
+		d = domain_of(domain);
+		/* Of threads that are no vCPU that is never known. */
+		if (!t->narrow ? v->allowed : i && i->noted && d && (v->alike ? lanes_for(v, d) : i->home == domain ? i->allowed : 0))
+			return domain;
 	}
 	return c && c->domain < INSTEP_MAX_DOMAINS ? c->domain : 0;
 }

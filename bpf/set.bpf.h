@@ -12,6 +12,7 @@
  *            + 256 for each gang set that it crosses + 128 if it lies in two caches
  * where a gang loads each of its CPUs by (share / seats), 1024 is a whole CPU, and accounts that form no gang load the
  * last CPUs of the domain: there they have their CPUs in each slot (slot.bpf.h).
+ *     A gang whose vCPUs may use different CPUs, as of a VM with pinned vCPUs, has the least loaded one for each, and these stay its set.
  *     A gang that is wider than a domain has a part in each of several, and in each such a set: span.bpf.h.
  * Limits: load is an estimate over some periods of 24 ms.
  */
@@ -246,6 +247,58 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 	return found;
 }
 
+/* Whether a vCPU has a seat in its VM's gang. */
+static __always_inline bool is_for_seat(struct slot_info *i, bool all)
+{
+	return (i->gang || all) && (!i->cpus || (i->noted && i->allowed));
+}
+
+/* The least loaded of these CPUs. */
+SEPARATE u32 least_loaded_lane(struct domain_state *d, u64 lanes)
+{
+	u32 found = 0, least = ~0u;
+
+	if (!d)
+		return 0;
+	bpf_repeat(pol_count(lanes)) {
+		u32 lane = pol_take(&lanes), load = d->load[within(lane, INSTEP_LANES)] + d->pool_load[within(lane, INSTEP_LANES)];
+
+		if (load >= least)
+			continue;
+		least = load;
+		found = lane;
+	}
+	return found;
+}
+
+/*
+ * The set of a gang whose vCPUs may use different CPUs, in one of their homes: each has the least loaded one that it may use and no
+ * sibling has. Those that may use one only come first. 0 if one finds none.
+ */
+SEPARATE u64 assign_lanes(struct domain_state *d, u32 vm, bool all)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	u64 set = 0, rest;
+	u32 n;
+	s32 k;
+
+	if (!d || !s)
+		return 0;
+	n = vcpus_of(s);
+	bpf_for(k, 0, 2 * n) {
+		struct slot_info *i = slot_of(s->first_slot + (k < n ? k : k - n));
+
+		if (!i || !is_for_seat(i, all) || i->home != d->host.domain || (pol_count(i->allowed) == 1) != (k < n))
+			continue;
+		rest = i->allowed & ~set & ~d->lost;
+		if (!rest)
+			return 0;
+		i->lane = least_loaded_lane(d, rest);
+		set |= pol_lane(i->lane);
+	}
+	return set;
+}
+
 /* CPUs that a higher class has had for a whole window (higher.bpf.h): no gang can have them. */
 SEPARATE u64 lost_lanes(struct domain_state *d, u64 now)
 {
@@ -273,19 +326,22 @@ static __always_inline u32 room_for(struct vm_state *v, struct domain_state *d)
 /* Gives part `k` of a gang the best set of so many CPUs of a domain; whether there is one. */
 SEPARATE int place_part(u32 vm, u32 k, u32 domain, u32 size)
 {
+	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
 	struct domain_state *d = domain_of(domain);
 	struct set_score score = {};
 	struct gang_part *part;
 
-	if (!v || !d)
+	if (!v || !s || !d)
 		return false;
 	list_members(d, domain);
 	sum_load(d, domain, vm);
 	part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 	part->domain = domain;
 	part->granted = 0;
-	part->set = find_set(d, vm, size, 0, &score);
+	v->assigned = v->restricted && !v->alike;
+	v->masks_at = v->masks;
+	part->set = v->assigned ? assign_lanes(d, vm, s->cosched == INSTEP_COSCHED_RELAXED) : find_set(d, vm, size, 0, &score);
 	d->stale = 1;
 	return part->set != 0;
 }

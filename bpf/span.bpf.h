@@ -24,7 +24,8 @@
  * all have used: what siblings do not use elsewhere a part may use, and none holds the clock of its domain back. After eight windows in
  * which some waited each vCPU goes to the next part: those that wait beside a gang have less, as the VM may have its share in the other
  * parts alone.
- * Limits: only VMs whose vCPUs all may use the same CPUs. While some of its vCPUs form a gang that fits into its domain all wait there. What
+ *     A VM with vCPUs that may not use its domain, as one pinned to several nodes, has parts where they have their homes (parts.bpf.h).
+ * Limits: while some of its vCPUs form a gang that fits into its domain all wait there. What
  * lies in several domains moves only when a gang loses CPUs, when the VM gets another home, or when a trial as a gang begins or ends.
  */
 #ifndef INSTEP_SPAN_BPF_H
@@ -39,7 +40,7 @@
 
 static __always_inline bool may_spread(struct vm_state *v)
 {
-	return on(INSTEP_M_SPAN) && (!v->restricted || v->alike);
+	return on(INSTEP_M_SPAN) && (!v->restricted || v->alike || v->split);
 }
 
 /* So many CPUs a VM may have as a gang in `n` domains from this one on; 0 if it may have none in one of these. */
@@ -153,7 +154,9 @@ SEPARATE int spread_over(u32 vm, u32 first, u32 n)
 		part->first = c->next;
 		part->vtime = d->clock + lag;
 		part->barred = 0;
-		fits &= place_part(vm, k, first + k, size);
+		fits &= place_part(vm, k, first + k, size) || v->split;
+		if (v->split)
+			size = pol_count(part->set);
 		/* Gangs that look for a place before the domain lists its members again see this one. */
 		d->nr_spread++;
 		/* Its vCPUs may wait in the pools of all these domains. */
@@ -282,12 +285,34 @@ SEPARATE int leave_domains(u32 vm)
 	return 0;
 }
 
-/* Whether a VM has more vCPUs than its domain has CPUs, and may use other domains. */
+/* The domains from the first home of a VM's vCPUs to the last: how many, 0 if these are too many. The first one is left in `numbering`. */
+SEPARATE u32 find_homes(u32 vm)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
+	u32 n, first = INSTEP_MAX_DOMAINS, last = 0;
+	s32 k;
+
+	if (!s || !v)
+		return 0;
+	n = vcpus_of(s);
+	bpf_for(k, 0, n) {
+		struct slot_info *i = slot_of(s->first_slot + k);
+
+		if (!i || !i->noted)
+			continue;
+		first = pol_min(first, i->home);
+		last = pol_max(last, i->home);
+	}
+	return first <= last && last - first < INSTEP_MAX_PARTS ? begin_at(v, first, last - first + 1) : 0;
+}
+
+/* Whether a VM has more vCPUs than its domain has CPUs, or some that may not use these, and may use other domains. */
 static __always_inline bool is_broad(u32 vm, struct vm_state *v, struct domain_state *d)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 
-	return s && s->nr_vcpus > pol_count(lanes_for(v, d)) && !d->isolated && SET.nr_domains > 1 && may_spread(v);
+	return s && (v->split || s->nr_vcpus > pol_count(lanes_for(v, d))) && !d->isolated && SET.nr_domains > 1 && may_spread(v);
 }
 
 /* A broad VM that forms no gang waits in the pools of as many domains as have room for it, or of as many as there are. */
@@ -301,7 +326,7 @@ SEPARATE int spread_pool(u32 vm)
 
 	if (!v || !s)
 		return 0;
-	n = find_domains(vm, s->nr_vcpus) ?: find_most_domains(vm);
+	n = v->split ? find_homes(vm) : find_domains(vm, s->nr_vcpus) ?: find_most_domains(vm);
 	first = v->numbering.part;
 	lag = v->account.vtime - clock_of(v->account.domain);
 	bpf_for(k, 0, n) {
@@ -324,8 +349,8 @@ static __always_inline void find_place(u32 vm, struct vm_state *v, struct domain
 {
 	u32 n;
 
-	if (v->seats > room_for(v, d)) {
-		n = may_spread(v) ? find_domains(vm, v->seats) : 0;
+	if (v->split || v->seats > room_for(v, d)) {
+		n = !may_spread(v) || v->seats < 2 ? 0 : v->split ? find_homes(vm) : find_domains(vm, v->seats);
 		if (n && spread_over(vm, v->numbering.part, n))
 			v->nr_parts = n;
 	} else if (v->seats > 1) {

@@ -97,7 +97,11 @@ struct vm_state {
 	u32 broad;	 /* when it last got no gang, it had more vCPUs than its domain has CPUs (span.bpf.h) */
 	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs */
 	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host, ... */
-	u32 alike;	 /* ... but all may use the same, ... */
+	u32 alike;	 /* ... but all may use the same */
+	u32 split;	 /* some may not use its domain */
+	u32 assigned;	 /* a gang whose vCPUs may not: each has a CPU of its own (set.bpf.h) */
+	u32 masks_at;	 /* how often one may use other CPUs than before, when the gang last had its place, ... */
+	u32 masks;	 /* ... and until now */
 	u64 allowed;	 /* lanes of its domain that any of its vCPUs may use */
 	u64 window_at;	 /* begin of the window of evidence */
 	/* Written at each charge, block or slot. */
@@ -125,7 +129,7 @@ struct vm_state {
 	u64 total_tears; /* times that a CPU was taken from it in its slot */
 	struct numbering numbering;
 	struct gang_part parts[INSTEP_MAX_PARTS] LINE;
-	u64 may_use[INSTEP_MAX_DOMAINS]; /* ... which are these lanes of each domain */
+	u64 may_use[INSTEP_MAX_DOMAINS]; /* lanes of each domain, if restricted: of vCPUs that are not alike those of each one's home */
 };
 
 /* A vCPU; on a cache line of its own, as siblings on other CPUs write theirs. */
@@ -136,15 +140,16 @@ struct slot_info {
 	u16 gang;	/* it hardly ever blocks */
 	u16 seat;	/* its number in its part of the gang, or NO_SEAT */
 	u32 sits;	/* as entry of the VM's seat with this number: which of its vCPUs has it */
-	u16 pinned;	/* it may use one CPU only */
+	u16 lane;	/* where its seat is, of a gang whose vCPUs may use different CPUs */
 	u8 waits;	/* it waits in its own queue ... */
 	u8 stray;	/* ... and lost its seat meanwhile */
 	u8 asleep;	/* it sleeps: one more than the windows that ended since it last ran; 0 if it does not */
 	u16 part;	/* in which part of the gang it sits */
 	u64 mask;	/* tells the CPUs that it may use from others */
-	u64 allowed;	/* lanes of the VM's domain that it may use, ... */
-	u32 noted;	/* ... one more than that domain's number, ... */
-	u32 cpus;	/* ... and all CPUs that it may use, 0 if these are all of the host */
+	u32 cpus;	/* how many these are, 0 if they are all of the host */
+	u32 noted;	/* one more than the VM's domain when that was noted */
+	u32 home;	/* a domain where it may use CPUs: the VM's, or where it may use most, ... */
+	u64 allowed;	/* ... and these CPUs' lanes */
 	u64 queued_at;	/* of one that waits in its own queue, struct task_state's */
 	u32 longest_wait_us; /* waits.bpf.h */
 	u32 wait_counts[INSTEP_WAITS] LINE;
@@ -520,62 +525,6 @@ static __always_inline u32 refused_of(struct domain_state *d)
 static __always_inline u32 vcpus_of(struct instep_vm_settings *s)
 {
 	return s->nr_vcpus < INSTEP_MAX_VCPUS ? s->nr_vcpus : INSTEP_MAX_VCPUS;
-}
-
-/* Whether a VM has CPUs that it takes as a gang. */
-static __always_inline bool is_gang(struct vm_state *v)
-{
-	return v->seats > 1 && v->nr_parts;
-}
-
-/* Whether a VM has parts in several domains (span.bpf.h). */
-static __always_inline bool is_spread(struct vm_state *v)
-{
-	return v->nr_parts > 1;
-}
-
-static __always_inline bool is_spread_gang(struct vm_state *v)
-{
-	return is_spread(v) && v->seats > 1;
-}
-
-/* Whether it waits in the pools of several domains. */
-static __always_inline bool is_spread_pool(struct vm_state *v)
-{
-	return is_spread(v) && !v->seats;
-}
-
-/* The part of a VM in one of its domains. */
-static __always_inline struct gang_part *part_in(struct vm_state *v, u32 domain)
-{
-	/* They lie in domains side by side. */
-	u32 k = domain - v->parts[0].domain;
-
-	return &v->parts[within(k < v->nr_parts ? k : 0, INSTEP_MAX_PARTS)];
-}
-
-/* The part in which a vCPU sits. */
-static __always_inline struct gang_part *part_of(struct vm_state *v, struct slot_info *i)
-{
-	return &v->parts[within(i->part, INSTEP_MAX_PARTS)];
-}
-
-/* The domain of part `k` of a VM; NULL if it has no such part. */
-static __always_inline struct domain_state *domain_of_part(struct vm_state *v, u32 k)
-{
-	return k < v->nr_parts ? domain_of(v->parts[within(k, INSTEP_MAX_PARTS)].domain) : NULL;
-}
-
-/* Whether a VM competes for a domain's CPUs: its own, or one where a part of it is. */
-static __always_inline bool is_member(struct vm_state *v, u32 domain)
-{
-	return v->account.domain == domain || (is_spread(v) && domain - v->parts[0].domain < v->nr_parts);
-}
-
-/* The virtual time of a VM that counts in one of its domains. */
-static __always_inline u64 vtime_in(struct vm_state *v, u32 domain)
-{
-	return is_spread(v) ? part_in(v, domain)->vtime : v->account.vtime;
 }
 
 static __always_inline void count(enum instep_counter what)

@@ -43,7 +43,6 @@ static __noinline void look_up_thread(struct task_struct *p, struct task_state *
 		t->slot = entry->slot;
 		i = slot_of(t->slot);
 		if (i) {
-			i->pinned = p->nr_cpus_allowed == 1;
 			i->noted = 0;
 		}
 		return;

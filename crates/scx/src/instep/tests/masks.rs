@@ -171,3 +171,58 @@ fn vms_on_isolated_cpus_share_them() {
         assert!(longest.iter().all(|ms| *ms <= 16), "{longest:?}");
     }
 }
+
+/// CPU time of these tasks together.
+fn sum(ran: &[u64], of: std::ops::Range<usize>) -> u64 {
+    ran[of].iter().sum()
+}
+
+#[test]
+fn vm_pinned_to_two_nodes_has_its_share_on_each() {
+    // The first VM has two vCPUs on each node, another four on the first, a third four on the second.
+    let (first, second) = ([0, 1, 2, 3], [4, 5, 6, 7]);
+    let mut tasks = vec![task_on(&first, 0); 2];
+    tasks.extend(vec![task_on(&second, 0); 2]);
+    tasks.extend(vec![task_on(&first, 0); 4]);
+    tasks.extend(vec![task_on(&second, 0); 4]);
+    for without in [0, GANG] {
+        let vms = table(&[(4, 100), (4, 100), (4, 100)]);
+        let mut instep = fits(&nodes(4), &tasks, &vms, without);
+        wake_all(&mut instep, 0..12, START);
+        run(&mut instep, 8, 12, START, 2000);
+        let (ran, longest) = run(&mut instep, 8, 12, START + 2000 * MS, 4000);
+        // Quarters of milliseconds: each VM is entitled to 8/3 CPUs, the first one to half of them on each node. Beside gangs that
+        // need all CPUs of a node it has three quarters of that (bpf/slot.bpf.h).
+        let on_second = sum(&ran, 2..4);
+        assert!(on_second > 15_500, "{on_second} of 21,333 without {without}: {ran:?} {longest:?}");
+    }
+}
+
+#[test]
+fn gangs_of_pinned_vcpus_run_at_once() {
+    // Each vCPU on a CPU of its own; on one of two; pinned across another VM's; on one thread of each core.
+    let cases: [&dyn Fn(usize, usize) -> Vec<usize>; 4] = [
+        &|_, vcpu| vec![vcpu],
+        &|_, vcpu| vec![2 * vcpu, 2 * vcpu + 1],
+        &|vm, vcpu| vec![(2 * vm + vcpu) % 8],
+        &|_, _| vec![0, 2, 4, 6],
+    ];
+    for (case, allowed) in cases.iter().enumerate() {
+        let tasks: Vec<TaskSetup> = (0..8).map(|at| task_on(&allowed(at / 4, at % 4), 0)).collect();
+        let mut instep = fits(&cores(8), &tasks, &table(&[(4, 100), (4, 100)]), 0);
+        wake_all(&mut instep, 0..8, START);
+        run(&mut instep, 8, 8, START, 1000);
+        let mut whole = [0; 2];
+        for at in 1000..3000 {
+            run_due_work(&mut instep, START + at * MS);
+            (at % 4 == 0).then(|| tick(&mut instep, 8, START + at * MS));
+            for (vm, ms) in whole.iter_mut().enumerate() {
+                let running = (0..8).filter_map(|cpu| instep.current(cpu));
+                *ms += usize::from(running.filter(|task| task / 4 == vm).count() == 4);
+            }
+        }
+        // Pinned to pairs they find CPUs side by side.
+        let wanted = if case == 1 { 1900 } else { 900 };
+        assert!(whole.iter().all(|ms| *ms > wanted), "case {case}: {whole:?}");
+    }
+}

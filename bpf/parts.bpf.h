@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * In which domains a VM is, and which of their CPUs it may use.
+ *
+ * Flag: none. Counters: none.
+ *
+ * Problem: a VM is in one domain or has parts in several (span.bpf.h), and its vCPUs may be bound to some CPUs, all of them to the
+ * same or each to others.
+ * Method: each vCPU notes which lanes of each domain it may use when it first runs, when that changes and when its VM comes to another
+ * domain (gang.bpf.h, note_allowed). Where all may use the same these lanes are the VM's in every domain, and it may go wherever it
+ * has some. Else each vCPU has a home: its VM's domain if it may use CPUs there, or the domain where it may use most. The VM has the
+ * lanes that any of those at home in a domain may use. One with vCPUs at home in several domains has a part in each.
+ */
+#ifndef INSTEP_PARTS_BPF_H
+#define INSTEP_PARTS_BPF_H
+
+#include "state.bpf.h"
+
+/* Whether a VM has CPUs that it takes as a gang. */
+static __always_inline bool is_gang(struct vm_state *v)
+{
+	return v->seats > 1 && v->nr_parts;
+}
+
+/* Whether a VM has parts in several domains (span.bpf.h). */
+static __always_inline bool is_spread(struct vm_state *v)
+{
+	return v->nr_parts > 1;
+}
+
+static __always_inline bool is_spread_gang(struct vm_state *v)
+{
+	return is_spread(v) && v->seats > 1;
+}
+
+/* Whether it waits in the pools of several domains. */
+static __always_inline bool is_spread_pool(struct vm_state *v)
+{
+	return is_spread(v) && !v->seats;
+}
+
+/* The part of a VM in one of its domains. */
+static __always_inline struct gang_part *part_in(struct vm_state *v, u32 domain)
+{
+	/* They lie in domains side by side. */
+	u32 k = domain - v->parts[0].domain;
+
+	return &v->parts[within(k < v->nr_parts ? k : 0, INSTEP_MAX_PARTS)];
+}
+
+/* The part in which a vCPU sits. */
+static __always_inline struct gang_part *part_of(struct vm_state *v, struct slot_info *i)
+{
+	return &v->parts[within(i->part, INSTEP_MAX_PARTS)];
+}
+
+/* The domain of part `k` of a VM; NULL if it has no such part. */
+static __always_inline struct domain_state *domain_of_part(struct vm_state *v, u32 k)
+{
+	return k < v->nr_parts ? domain_of(v->parts[within(k, INSTEP_MAX_PARTS)].domain) : NULL;
+}
+
+/* Whether a VM competes for a domain's CPUs: its own, or one where a part of it is. */
+static __always_inline bool is_member(struct vm_state *v, u32 domain)
+{
+	return v->account.domain == domain || (is_spread(v) && domain - v->parts[0].domain < v->nr_parts);
+}
+
+/* The virtual time of a VM that counts in one of its domains. */
+static __always_inline u64 vtime_in(struct vm_state *v, u32 domain)
+{
+	return is_spread(v) ? part_in(v, domain)->vtime : v->account.vtime;
+}
+
+/* The CPUs of a domain that a VM may use, as far as it is known. */
+static __always_inline u64 lanes_for(struct vm_state *v, struct domain_state *d)
+{
+	return v->restricted ? v->may_use[within(d->host.domain, INSTEP_MAX_DOMAINS)] : d->lanes;
+}
+
+/* Whether the siblings may use all CPUs of a part: after CPUs were taken from them they do not until the end of the window. */
+static __always_inline bool may_use_part(struct vm_state *v, struct gang_part *part)
+{
+	struct domain_state *d = domain_of(part->domain);
+
+	return !v->restricted || (d && lanes_for(v, d) && !(part->set & ~lanes_for(v, d)));
+}
+
+#endif
