@@ -26,6 +26,7 @@
 #ifndef INSTEP_GANG_BPF_H
 #define INSTEP_GANG_BPF_H
 
+#include "allowed.bpf.h"
 #include "span.bpf.h"
 
 /* A set may move again after this. */
@@ -242,136 +243,6 @@ static __always_inline void leave_seat(struct task_state *t)
 	if (i->stray && v->strays)
 		__sync_fetch_and_sub(&v->strays, 1);
 	i->stray = 0;
-}
-
-/* The CPUs of a domain that a thread may use. */
-static __noinline u64 allowed_lanes(struct task_struct *p, struct domain_state *d)
-{
-	u64 allowed = d ? d->lanes : 0;
-	s32 lane;
-
-	bpf_for(lane, 0, INSTEP_LANES)
-		if ((allowed & pol_lane(lane)) && !may_use(p, cpu_at(d, lane)))
-			allowed &= ~pol_lane(lane);
-	return allowed;
-}
-
-/* The CPUs that vCPUs at home in a domain may use. */
-SEPARATE u64 lanes_of_home(u32 vm, u32 domain)
-{
-	struct instep_vm_settings *s = vm_set_of(vm);
-	u64 lanes = 0;
-	u32 n;
-	s32 k;
-
-	if (!s)
-		return 0;
-	n = vcpus_of(s);
-	bpf_for(k, 0, n) {
-		struct slot_info *i = slot_of(s->first_slot + k);
-
-		if (i && i->noted && i->home == domain)
-			lanes |= i->allowed;
-	}
-	return lanes;
-}
-
-/* Which CPUs a VM may use, as far as its vCPUs were seen. */
-SEPARATE int sum_allowed(u32 vm)
-{
-	struct instep_vm_settings *s = vm_set_of(vm);
-	struct vm_state *v = vm_of(vm);
-	bool restricted = false, alike = true, more = false, split = false;
-	u64 mask = 0, allowed;
-	struct domain_state *d;
-	u32 n, room = 0;
-	s32 k;
-
-	if (!v || !s)
-		return 0;
-	d = domain_of(v->account.domain);
-	if (!d)
-		return 0;
-	n = vcpus_of(s);
-	bpf_for(k, 0, n) {
-		struct slot_info *i = slot_of(s->first_slot + k);
-
-		if (!i || !i->noted)
-			continue;
-		mask = mask ?: i->mask;
-		alike &= i->mask == mask;
-		restricted |= i->cpus > 0;
-		split |= i->home != v->account.domain;
-		more |= !i->cpus || i->cpus > pol_count(i->allowed);
-	}
-	split &= !alike;
-	n = SET.nr_domains;
-	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
-		if (restricted && !alike)
-			v->may_use[within(k, INSTEP_MAX_DOMAINS)] = lanes_of_home(vm, k);
-		if (!alike || (u32)k == v->account.domain)
-			room += pol_count(v->may_use[within(k, INSTEP_MAX_DOMAINS)]);
-	}
-	v->restricted = restricted;
-	allowed = lanes_for(v, d);
-	if (v->allowed != allowed || v->alike != alike || v->split != split)
-		d->stale = 1;
-	v->allowed = allowed;
-	v->alike = alike;
-	v->split = split;
-	v->account.room = more ? 0 : room;
-	return 0;
-}
-
-/* Which CPUs of all domains a vCPU may use that may not use all. */
-static __noinline void note_may_use(struct task_struct *p, struct slot_info *i, struct vm_state *v)
-{
-	u32 n = SET.nr_domains, most = 0;
-	u64 mask = 1;
-	s32 k;
-
-	if (!i || !v)
-		return;
-	i->allowed = 0;
-	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
-		u64 lanes = allowed_lanes(p, domain_of(k));
-		u32 count = pol_count(lanes);
-
-		/* A prime: lanes of different domains do not add up to the same. */
-		mask = (mask + lanes) * 0x9e3779b97f4a7c55ull;
-		v->may_use[within(k, INSTEP_MAX_DOMAINS)] = lanes;
-		if (count && (u32)k == v->account.domain)
-			count += INSTEP_LANES;
-		if (count <= most)
-			continue;
-		most = count;
-		i->home = k;
-		i->allowed = lanes;
-	}
-	v->masks += i->mask && i->mask != mask;
-	i->mask = mask;
-}
-
-/* Which CPUs a vCPU may use. */
-static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
-{
-	struct slot_info *i = t ? slot_of(t->slot) : NULL;
-	struct vm_state *v = t ? vm_of(t->vm) : NULL;
-	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
-
-	if (!t || !i || !v || !d || !v->joined)
-		return;
-	i->cpus = t->narrow ? p->nr_cpus_allowed : 0;
-	if (i->cpus) {
-		note_may_use(p, i, v);
-	} else {
-		v->masks += i->mask > 1;
-		i->mask = 1;
-		i->home = v->account.domain;
-		i->allowed = d->lanes;
-	}
-	i->noted = v->account.domain + 1;
-	sum_allowed(t->vm);
 }
 
 /* Whether a VM has CPUs that it may not have, or that a higher class keeps, or waits where it may have none. */

@@ -4,12 +4,8 @@
  *
  * Flag: none. Counters: none.
  *
- * Problem: a VM is in one domain or has parts in several (span.bpf.h), and its vCPUs may be bound to some CPUs, all of them to the
- * same or each to others.
- * Method: each vCPU notes which lanes of each domain it may use when it first runs, when that changes and when its VM comes to another
- * domain (gang.bpf.h, note_allowed). Where all may use the same these lanes are the VM's in every domain, and it may go wherever it
- * has some. Else each vCPU has a home: its VM's domain if it may use CPUs there, or the domain where it may use most. The VM has the
- * lanes that any of those at home in a domain may use. One with vCPUs at home in several domains has a part in each.
+ * Problem: a VM is in one domain or has parts in several (span.bpf.h), and may not use all CPUs of each.
+ * Method: what follows from its parts and from what its vCPUs note (allowed.bpf.h).
  */
 #ifndef INSTEP_PARTS_BPF_H
 #define INSTEP_PARTS_BPF_H

@@ -54,28 +54,87 @@ SEPARATE int note_barred(struct vm_state *v, struct domain_state *d, u32 light)
 	return 0;
 }
 
-static __always_inline struct promise *promise_of(struct domain_state *d, u64 slot)
+/* A promise is one word, as planners of other domains read and write it: the slot's number and the VM's. */
+static __always_inline u64 promise_to(u64 slot, u32 vm)
 {
-	return &d->promises[slot & 1];
+	return slot << 16 | vm;
 }
 
-static __always_inline bool is_promised(struct domain_state *d, u64 slot, u32 vm)
+static __always_inline u64 *nth_promise(struct domain_state *d, u64 slot, u32 k)
 {
-	struct promise *p = promise_of(d, slot);
-
-	return p->slot == slot && p->vm == vm;
+	return &d->promises[slot & 1][k & (INSTEP_PROMISES - 1)];
 }
 
-/* Whether this slot of a domain is promised to a gang; promises it if it is not promised yet. */
-static __always_inline bool promise_part(struct domain_state *d, u32 vm, u64 slot)
+/* Which VM has this promise, if it is of that slot; 0 else. */
+static __always_inline u32 promised_to(u64 promise, u64 slot)
 {
-	struct promise *p = promise_of(d, slot);
-	u64 before = p->slot;
+	return promise >> 16 == (slot & ~0ull >> 16) ? promise & 0xffff : 0;
+}
 
-	if (before == slot || __sync_val_compare_and_swap(&p->slot, before, slot) != before)
-		return is_promised(d, slot, vm);
-	p->vm = vm;
-	return true;
+SEPARATE int is_promised(struct domain_state *d, u64 slot, u32 vm)
+{
+	s32 k;
+
+	if (!d)
+		return false;
+	bpf_for(k, 0, INSTEP_PROMISES)
+		if (*nth_promise(d, slot, k) == promise_to(slot, vm))
+			return true;
+	return false;
+}
+
+/* Whether a slot of a domain is promised to a gang that has CPUs there of this one's. */
+SEPARATE int is_in_the_way(struct domain_state *d, u64 slot, u32 vm)
+{
+	struct vm_state *v = vm_of(vm), *o;
+	s32 k;
+
+	if (!d || !v)
+		return true;
+	bpf_for(k, 0, INSTEP_PROMISES) {
+		u32 other = promised_to(*nth_promise(d, slot, k), slot);
+
+		o = vm_of(other);
+		if (other && other != vm && o && (part_in(o, d->host.domain)->set & part_in(v, d->host.domain)->set))
+			return true;
+	}
+	return false;
+}
+
+SEPARATE int break_promise(struct domain_state *d, u64 slot, u32 vm)
+{
+	s32 k;
+
+	if (!d)
+		return 0;
+	bpf_for(k, 0, INSTEP_PROMISES)
+		__sync_val_compare_and_swap(nth_promise(d, slot, k), promise_to(slot, vm), 0);
+	return 0;
+}
+
+/* Whether this slot of a domain is promised to a gang; promises it if nothing is in the way. */
+SEPARATE int promise_part(struct domain_state *d, u32 vm, u64 slot)
+{
+	s32 k;
+
+	if (!d)
+		return false;
+	if (is_promised(d, slot, vm))
+		return true;
+	if (is_in_the_way(d, slot, vm))
+		return false;
+	bpf_for(k, 0, INSTEP_PROMISES) {
+		u64 *p = nth_promise(d, slot, k), before = *p;
+
+		if (promised_to(before, slot) || __sync_val_compare_and_swap(p, before, promise_to(slot, vm)) != before)
+			continue;
+		/* Another planner may have promised it meanwhile. */
+		if (!is_in_the_way(d, slot, vm))
+			return true;
+		break_promise(d, slot, vm);
+		break;
+	}
+	return false;
 }
 
 /* Whether a gang may have this slot in all its domains. */
@@ -129,8 +188,8 @@ SEPARATE int promise(u32 vm, u64 slot, u64 now)
 	}
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
 		d = domain_of_part(v, k);
-		if (d && is_promised(d, slot, vm))
-			promise_of(d, slot)->slot = 0;
+		if (d)
+			break_promise(d, slot, vm);
 	}
 	return false;
 }

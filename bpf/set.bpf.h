@@ -12,7 +12,8 @@
  *            + 256 for each gang set that it crosses + 128 if it lies in two caches
  * where a gang loads each of its CPUs by (share / seats), 1024 is a whole CPU, and accounts that form no gang load the
  * last CPUs of the domain: there they have their CPUs in each slot (slot.bpf.h).
- *     A gang whose vCPUs may use different CPUs, as of a VM with pinned vCPUs, has the least loaded one for each, and these stay its set.
+ *     A gang whose vCPUs may use different CPUs, as those of a VM whose vCPUs are pinned, has the least loaded one for each, and these
+ * stay its set.
  *     A gang that is wider than a domain has a part in each of several, and in each such a set: span.bpf.h.
  * Limits: load is an estimate over some periods of 24 ms.
  */
@@ -271,29 +272,55 @@ SEPARATE u32 least_loaded_lane(struct domain_state *d, u64 lanes)
 	return found;
 }
 
+/* How many of the vCPUs at home in a domain have seats; 0 if one of them may not use all CPUs of this set. */
+SEPARATE u32 nr_seated(u32 vm, u32 domain, u64 set, bool all)
+{
+	struct instep_vm_settings *s = vm_set_of(vm);
+	u32 n, count = 0;
+	s32 k;
+
+	if (!s)
+		return 0;
+	n = vcpus_of(s);
+	bpf_for(k, 0, n) {
+		struct slot_info *i = slot_of(s->first_slot + k);
+
+		if (!i || !is_for_seat(i, all) || i->home != domain)
+			continue;
+		if (set & ~i->allowed)
+			return 0;
+		count++;
+	}
+	return count;
+}
+
 /*
- * The set of a gang whose vCPUs may use different CPUs, in one of their homes: each has the least loaded one that it may use and no
- * sibling has. Those that may use one only come first. 0 if one finds none.
+ * The set of a gang whose vCPUs may use different CPUs, in one of their homes: the best of all sets if all there may use it. Else
+ * each has the least loaded CPU that it may use and no sibling has; those that may use one only come first. 0 if one finds none.
  */
 SEPARATE u64 assign_lanes(struct domain_state *d, u32 vm, bool all)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
-	u64 set = 0, rest;
+	struct set_score score = {};
+	u64 set = 0, rest, best;
 	u32 n;
 	s32 k;
 
 	if (!d || !s)
 		return 0;
+	best = find_set(d, vm, nr_seated(vm, d->host.domain, 0, all), 0, &score);
+	if (best && !nr_seated(vm, d->host.domain, best, all))
+		best = 0;
 	n = vcpus_of(s);
 	bpf_for(k, 0, 2 * n) {
 		struct slot_info *i = slot_of(s->first_slot + (k < n ? k : k - n));
 
 		if (!i || !is_for_seat(i, all) || i->home != d->host.domain || (pol_count(i->allowed) == 1) != (k < n))
 			continue;
-		rest = i->allowed & ~set & ~d->lost;
+		rest = (best ?: i->allowed) & ~set & ~d->lost;
 		if (!rest)
 			return 0;
-		i->lane = least_loaded_lane(d, rest);
+		i->lane = best ? pol_lowest(rest) : least_loaded_lane(d, rest);
 		set |= pol_lane(i->lane);
 	}
 	return set;

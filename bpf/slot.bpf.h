@@ -251,17 +251,25 @@ SEPARATE int reserve(struct slot_plan *plan, u32 demand, u64 allowed)
 	return 0;
 }
 
-/* A gang of several domains has the slot that was promised to it, here as there. */
-static __always_inline void keep_promise(struct domain_state *d, struct slot_plan *plan)
+/* Gangs of several domains have the slot that was promised to them, here as there. */
+SEPARATE int keep_promises(struct domain_state *d, struct slot_plan *plan)
 {
-	struct promise *p = promise_of(d, slot_number(plan->now));
-	u32 vm = p->vm;
-	struct vm_state *v = p->slot == slot_number(plan->now) ? vm_of(vm) : NULL;
+	u64 slot;
+	s32 k;
 
-	if (!v || !is_spread_gang(v) || !is_member(v, d->host.domain))
-		return;
-	grant(d, v, vm, plan);
-	plan->promised = true;
+	if (!d || !plan)
+		return 0;
+	slot = slot_number(plan->now);
+	bpf_for(k, 0, INSTEP_PROMISES) {
+		u32 vm = promised_to(*nth_promise(d, slot, k), slot);
+		struct vm_state *v = vm_of(vm);
+
+		if (!vm || !v || !is_spread_gang(v) || !is_member(v, d->host.domain))
+			continue;
+		grant(d, v, vm, plan);
+		plan->promised = true;
+	}
+	return 0;
 }
 
 /* Takes the accounts in their order, and gives each what it wants of what is free. */
@@ -492,7 +500,7 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 		seat_pool(d, domain);
 	d->slotted = 1;
 	count(INSTEP_C_SLOT);
-	keep_promise(d, &plan);
+	keep_promises(d, &plan);
 	serve_overdue(d, domain, &plan);
 	assign_cpus(d, &plan);
 	if (d->nr_spread)

@@ -15,7 +15,7 @@
  * and starts with the lag that the VM has in its own domain.
  *     Slots begin at the same moments in all domains. At the start of each slot every planner looks at the wide gangs that
  * have a part in its domain (promise.bpf.h). A gang that is not ahead of the clock of any of its domains is promised the next
- * slot in all of them, unless one of these is promised to another. A planner grants what was promised before all else.
+ * slot in all of them, unless CPUs of its set are promised to another. A planner grants what was promised before all else.
  *     A VM with more vCPUs than its domain has CPUs that forms no gang has parts, too: in as many domains as have room for all its
  * vCPUs, else in as many as there are side by side, at most 16. Its vCPUs are divided evenly among them, and each waits in the
  * pool of its part's domain. Each part is charged by

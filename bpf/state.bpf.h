@@ -211,12 +211,8 @@ struct cpu_state {
 	u64 counters[INSTEP_NR_COUNTERS] LINE;
 };
 
-/* A slot that was promised to a gang with several parts (promise.bpf.h). */
-struct promise {
-	u64 slot;	/* its number */
-	u32 vm;
-	u32 pad;
-};
+/* So many gangs with several parts may be promised the same slot of a domain, if they have no CPU in common. */
+#define INSTEP_PROMISES 4
 
 struct domain_state {
 	/* Written when the scheduler is loaded. */
@@ -248,7 +244,7 @@ struct domain_state {
 	u32 seat_waits;	/* vCPUs may wait on seats */
 	u64 swept_at;	/* when the pool was last looked through for threads that are overdue */
 	u32 pulls;	/* one more than the domain from which it takes a thread of the host, 0 for none */
-	struct promise promises[2]; /* of the slots with even numbers, and with odd ones */
+	u64 promises[2][INSTEP_PROMISES]; /* of the slots with even numbers, and with odd ones (promise.bpf.h) */
 	/* Written by the planner. */
 	u64 clock LINE; /* virtual time that a VM must not be far behind */
 	u64 victims;	/* the set of the gang in this slot that is interrupted first */
