@@ -149,8 +149,8 @@ impl State {
         }
     }
 
-    /// Puts each VM on a node that has a CPU for each of its vCPUs, half of those that fit there on one of its last-level caches, and
-    /// on all nodes one in eight and those that fit on no node.
+    /// Places each VM on a random node, every second one on a last-level cache of it. Where a cache or node has
+    /// fewer CPUs than the VM has vCPUs, the next larger is taken. One VM in eight of those on no cache has all nodes.
     pub(super) fn place_at_random(&mut self, snapshot: &Snapshot, rng: &mut Rng) {
         let topology = snapshot.topology.as_ref();
         for (at, vm) in snapshot.vms.iter().enumerate() {

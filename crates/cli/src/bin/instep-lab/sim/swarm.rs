@@ -50,8 +50,8 @@ struct How {
     out: Option<Pending>,
 }
 
-/// Prints what was found; the first finding's scenario, made small by `shrink`, goes to `out` if there
-/// is one. Shrinking takes time: what else is to be said is said before.
+/// Prints the findings. The scenario of the first one, made smaller by `shrink`, is written to `out` if that is
+/// given. Everything else is printed first, as shrinking takes time.
 fn say(
     swarm: &Swarm,
     sum: &Sum,
