@@ -4,8 +4,11 @@
 //! ```text
 //! "IBLK" kind flags 0 0  stored(4) plain(4) crc32(4)  stored bytes
 //! ```
-//! The checksum covers everything between the marker and itself, and the stored bytes. It tells
-//! damage, not malice.
+//! `kind` is 1 head, 2 events, 3 end; `flags` 1 where the contents are compressed with zstd; `stored` and `plain` are
+//! the lengths as stored and unpacked. The checksum (CRC-32 of IEEE) covers everything between the marker and itself,
+//! and the stored bytes. It tells damage, not malice.
+//!
+//! A reader passes over kinds that it does not know. A block holds at most 64 KiB, and the events of at most a second.
 
 use crate::bytes::u32_at;
 use crate::error::Fault;

@@ -1,5 +1,16 @@
-//! Events to the bytes of one block: a tag, the CPU where it changed, the time since the event
-//! before, and the numbers of the fact, all as variable-length integers.
+//! Events to the bytes of one block: a varint with the time of the first record in nanoseconds, a varint with the
+//! number of records, then the records:
+//!
+//! ```text
+//! tag (1)   [CPU: varint]   time since the record before: zigzag varint   numbers: varints
+//! ```
+//! In the tag, bits 0 to 3 are the kind and bits 5 to 7 the kind's own. Bit 4 says that the CPU is that of the record
+//! before (0 at the beginning of a block) and is left out. A *varint* is an unsigned number in groups of seven bits,
+//! the lowest first, with the top bit of every byte but the last set. *Zigzag* maps 0, -1, 1, -2, ... to 0, 1, 2, 3, ...
+//! before.
+//!
+//! Records of one CPU come in order of time. After the end of a round no record is older than the latest of the round
+//! before. So a reader holds two rounds, a fifth of a second, to put them in order.
 //!
 //! Nothing refers to another block. The thread that leaves a CPU is left out where the block's last switch
 //! of that CPU names it, which is nearly always the case. So is a waker that runs there.
@@ -7,23 +18,43 @@
 use crate::event::{Context, Event, Fact, Left};
 use instep_core::units::{CpuId, Tid};
 
-/// Kinds of records: the lower four bits of a tag.
+/// Kinds of records, with their numbers and what is their own in the tag.
+///
+/// How a thread left a CPU is 0 runnable, 1 asleep, 2 uninterruptible, 3 dead, 4 otherwise; thread 0 is the idle
+/// thread of whichever CPU. The context of a wake-up is 0 the thread itself, 1 a soft interrupt, 2 an interrupt; 4 is
+/// added where the waker is left out, as it is the thread that the last switch put on this CPU ([`BY_RUNNING`]).
 pub(super) mod kind {
+    /// From the CPU's last next thread to the next thread. Own: how the old one left.
     pub(crate) const SWITCH: u8 = 0;
+    /// Old thread, next thread. Own: how the old one left.
     pub(crate) const SWITCH_FROM: u8 = 1;
+    /// Thread, its last CPU, waker. Own: the context.
     pub(crate) const WAKING: u8 = 2;
+    /// Thread, CPU of its queue, waker. Own: the context.
     pub(crate) const WAKEUP: u8 = 3;
+    /// The same of a new thread.
     pub(crate) const WAKEUP_NEW: u8 = 4;
+    /// Thread, from CPU, to CPU.
     pub(crate) const MIGRATE: u8 = 5;
+    /// Thread, number of the vCPU; once per thread.
     pub(crate) const KVM_ENTRY: u8 = 6;
+    /// Thread, reason.
     pub(crate) const KVM_EXIT: u8 = 7;
+    /// Thread, nanoseconds halted. Own: 1 if the thread slept.
     pub(crate) const VCPU_WAKEUP: u8 = 8;
+    /// Parent, child.
     pub(crate) const FORK: u8 = 9;
+    /// Thread.
     pub(crate) const TASK_EXIT: u8 = 10;
+    /// Thread, length (up to 15), bytes of its name.
     pub(crate) const NAMED: u8 = 11;
+    /// Thread, thread group.
     pub(crate) const MEMBER: u8 = 12;
+    /// Events lost here, 0 if unknown.
     pub(crate) const LOST: u8 = 13;
+    /// The end of a round.
     pub(crate) const ROUND: u8 = 14;
+    /// Length, as many bytes, of a later writer.
     pub(crate) const EXTENSION: u8 = 15;
 }
 

@@ -1,6 +1,13 @@
-//! Instep's own recording (`instep record`, docs/format-record.md): blocks that stand for
-//! themselves, each with a checksum; a head that tells the host and its VMs, events, an end that
-//! tells what was counted.
+//! Instep's own recording (`instep record`), for authors of another reader, too. A file is
+//!
+//! ```text
+//! 89 'I' 'S' 'T' 'E' 'P' 0d 0a   version (2 bytes)   0 0      12 bytes
+//! block block block ...
+//! ```
+//! All numbers are little-endian. Blocks (`block.rs`) stand for themselves, each with a checksum. The first is the
+//! head, the last the end: JSON objects that tell the host and its VMs, and what was counted and lost (`head.rs`).
+//! Between them are events (`encode.rs`). A reader refuses a version above its own ([`VERSION`]), and passes over kinds
+//! of blocks, extension records and keys of JSON that it does not know.
 //!
 //! A file that is cut is read up to the cut; a damaged block costs itself only. The writer is
 //! handed events and writes bytes; it knows neither where they come from nor what time it is.
