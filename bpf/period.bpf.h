@@ -14,10 +14,12 @@
 
 #include "account.bpf.h"
 
-/* The most that an account may be ahead of the clock: never less than what two slots cost it. */
+/* The most that an account may be ahead of the clock: never less than what two slots cost it, on the CPUs of its domain where these are the host's threads. */
 static __always_inline u64 most_ahead(struct account *a, u32 share)
 {
-	u64 slots = pol_charge(2 * INSTEP_STATE->slot_ns * (a->peak ?: 1), share);
+	struct domain_state *d = a->is_host ? domain_of(a->domain) : NULL;
+	u32 cpus = d && a->peak > d->nr_lanes ? d->nr_lanes : a->peak ?: 1;
+	u64 slots = pol_charge(2 * INSTEP_STATE->slot_ns * cpus, share);
 
 	return slots > 2 * SET.lag_ns ? slots : 2 * SET.lag_ns;
 }
