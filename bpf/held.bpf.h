@@ -89,13 +89,13 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 }
 
 /*
- * A thread runs. If others used up its limit while it waited for a CPU, or it runs to show the watchdog that it can, it is preempted
- * at once.
+ * A thread runs. If others used up its limit while it waited for a CPU, or it runs to show the watchdog that it can (`moment`: queue.bpf.h,
+ * MOMENT_NS), it is preempted at once.
  */
-static __always_inline void end_hold(struct task_struct *p, struct task_state *t, s32 cpu)
+static __always_inline void end_hold(struct task_struct *p, struct task_state *t, s32 cpu, bool moment)
 {
 	t->held_since = 0;
-	if (is_limited(p, t) && !reads_under_rcu(p))
+	if ((moment ? may_be_held(p) : is_limited(p, t)) && !reads_under_rcu(p))
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	else
 		t->turn_since = 0;

@@ -354,7 +354,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	struct slot_info *i;
 	struct account *a;
 	struct vm_state *v;
-	bool seated;
+	bool seated, moment;
 
 	if (!t || !c)
 		return;
@@ -369,6 +369,9 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	join_once(p, t);
 	leave_seat(t);
 	note_wait(t, now);
+	moment = has_a_moment(t, now);
+	if (!moment)
+		t->turn = 0;
 	count_thread(t, STANDS_RUNNING, c->domain, now);
 	follow(p, t, c, now);
 	v = vm_of(t->vm);
@@ -383,7 +386,7 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	look_at_limits(p, t, now);
 	if (t->limit)
 		t->used = p->se.sum_exec_runtime;
-	end_hold(p, t, cpu);
+	end_hold(p, t, cpu, moment);
 	c->tid = p->pid;
 	c->overdue = t->overdue;
 	t->overdue = 0;

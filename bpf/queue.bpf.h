@@ -110,10 +110,21 @@ static __always_inline u64 own_bound(void)
 	return SET.slice_ns;
 }
 
-/* The places of threads that are overdue are so far behind the clock, further than any other. */
-#define OVERDUE_LEAD (1ull << 36)
+/* The places of threads that are overdue are the times since when they wait, less this: further behind than any other. */
+#define OVERDUE_LEAD (1ull << 60)
+/*
+ * A thread that was on no CPU for so long, less than half of the watchdog's time, runs for a moment before all others: where
+ * thousands compute each would wait for longer than the watchdog lets it. It keeps its turn.
+ */
+#define MOMENT_NS (8000 * POL_MS)
 /* A queue is looked through for such threads after this. */
 #define SWEEP_NS (8 * POL_MS)
+
+/* Whether a thread runs for a moment only, when it does. */
+static __always_inline bool has_a_moment(struct task_state *t, u64 now)
+{
+	return t->standing == STANDS_QUEUED && pol_since(t->waits_since, now) >= MOMENT_NS;
+}
 
 static __always_inline bool is_overdue_place(u64 place, struct domain_state *d)
 {
@@ -149,14 +160,17 @@ static __noinline void sweep(struct domain_state *d, u64 queue, u64 now)
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_state *t = task_of(p);
 		struct account *a = t ? counted_in(t) : NULL;
-		u64 waited;
+		u64 lead;
 
-		if (!t || !a || is_overdue_place(p->scx.dsq_vtime, d))
+		if (!t || !a)
 			continue;
-		waited = pol_since(t->queued_at, now);
-		if (waited < patience_of(t, a))
+		lead = has_a_moment(t, now) ? 2 * OVERDUE_LEAD : OVERDUE_LEAD;
+		if (is_overdue_place(p->scx.dsq_vtime + lead - OVERDUE_LEAD, d) ||
+		    (lead == OVERDUE_LEAD && pol_since(t->queued_at, now) < patience_of(t, a)))
 			continue;
-		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, d->clock - OVERDUE_LEAD - waited);
+		if (lead != OVERDUE_LEAD)
+			t->turn = p->scx.dsq_vtime;
+		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, t->queued_at - lead);
 		t->overdue = 1;
 		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, queue, 0))
 			count(INSTEP_C_OVERDUE);
@@ -209,6 +223,8 @@ SEPARATE u64 place_of(struct task_state *t, u32 domain)
 	if (!a || !s)
 		return POL_ORIGIN;
 	settle_own(t, a, domain);
+	if (t->turn)
+		return t->turn;
 	place = vtime_at(a, t->vm, domain);
 	clock = clock_of(domain);
 	/* However far ahead its account is: others of it may run where nobody else wants to. */

@@ -334,6 +334,7 @@ struct task_state {
 	u64 queued_at;	/* since when it waits; a run of less than half a slice does not count */
 	u64 ran_at;	/* when it last began to run */
 	u64 waits_since; /* since when it waits, without the time for which a limit held it */
+	u64 turn;	/* its place while it ran for a moment (queue.bpf.h), else 0 */
 	u32 overdue;	/* it was found to wait for too long */
 	u32 is_long;	/* it used up a slice since then */
 	u32 stands_long; /* it is counted in the account's nr_long */

@@ -172,6 +172,35 @@ fn vms_on_isolated_cpus_share_them() {
     }
 }
 
+#[test]
+fn many_threads_of_one_account_do_not_end_the_scheduler() {
+    // They are entitled to 1/15 of a CPU, so that a turn of each takes 30 s; the watchdog looks after 20.
+    let threads = 500;
+    let tasks = vec![task_on(&[0, 1], 0); 4 + threads];
+    let mut instep = fits(&cores(2), &tasks, &table(&[(2, 1450), (2, 1450)]), 0);
+    wake_all(&mut instep, 0..4 + threads, START);
+    // A thread that is new runs until the clock ticks before those that have run.
+    run(&mut instep, 2, 4 + threads, START, 10_000);
+    let (ran, longest) = run(&mut instep, 2, 4 + threads, START + 10_000 * MS, 20_000);
+    let vms: u64 = ran[..4].iter().sum();
+    assert!(vms >= 160_000 * 29 / 30 * 85 / 100, "{vms} quarters of ms of 154,666");
+    assert!(longest[..4].iter().all(|ms| *ms < 60), "{:?}", &longest[..4]);
+}
+
+#[test]
+fn host_has_its_share_beside_vms_of_much_weight() {
+    // Each run of a thread until the clock ticks costs an account that is entitled to so little 256 ms of virtual time.
+    let threads = 300;
+    let tasks = vec![task_on(&[0, 1], 0); 4 + threads];
+    let mut instep = fits(&cores(2), &tasks, &table(&[(2, 10_000), (2, 10_000)]), 0);
+    wake_all(&mut instep, 0..4 + threads, START);
+    run(&mut instep, 2, 4 + threads, START, 2000);
+    let (ran, _) = run(&mut instep, 2, 4 + threads, START + 2000 * MS, 5500);
+    let host: u64 = ran[4..].iter().sum();
+    assert!(host > 44_000 / 201, "{host} quarters of ms, VMs {:?}", &ran[..4]);
+    assert!(ran[0].abs_diff(ran[2]) < 500, "{:?}", &ran[..4]);
+}
+
 /// CPU time of these tasks together.
 fn sum(ran: &[u64], of: std::ops::Range<usize>) -> u64 {
     ran[of].iter().sum()
