@@ -95,6 +95,8 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 static __always_inline void end_hold(struct task_struct *p, struct task_state *t, s32 cpu, bool moment)
 {
 	t->held_since = 0;
+	if (!moment)
+		t->turn = 0;
 	if ((moment ? may_be_held(p) : is_limited(p, t)) && !reads_under_rcu(p))
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	else

@@ -370,8 +370,6 @@ void BPF_STRUCT_OPS(instep_running, struct task_struct *p)
 	leave_seat(t);
 	note_wait(t, now);
 	moment = has_a_moment(t, now);
-	if (!moment)
-		t->turn = 0;
 	count_thread(t, STANDS_RUNNING, c->domain, now);
 	follow(p, t, c, now);
 	v = vm_of(t->vm);

@@ -14,7 +14,10 @@
 
 #include "account.bpf.h"
 
-/* The most that an account may be ahead of the clock: never less than what two slots cost it, on the CPUs of its domain where these are the host's threads. */
+/*
+ * The most that an account may be ahead of the clock: never less than what two slots cost it. Of the host's threads as many count as
+ * its domain has CPUs: a burst of new ones would leave the others nothing for as long as the watchdog waits.
+ */
 static __always_inline u64 most_ahead(struct account *a, u32 share)
 {
 	struct domain_state *d = a->is_host ? domain_of(a->domain) : NULL;

@@ -13,7 +13,8 @@
  *     seat     one for each vCPU slot: a gang's vCPU while its domain has slots (slot.bpf.h). So a CPU takes the
  *              vCPU that the plan names without looking through a queue.
  *     Places follow virtual time, which bounds no wait by the clock. So pool and bound queues are looked through every 8 ms
- * (sweep): a thread that waited for 45 ms or more goes first, in the order of waiting (policy.h, pol_patience).
+ * (sweep): a thread that waited for 45 ms or more goes first, in the order of waiting (policy.h, pol_patience). Before these one that
+ * waited for 8 s runs for a moment (MOMENT_NS).
  * Limits: a place is that of the moment of queueing. An account that runs meanwhile moves on; its waiting threads
  * are then a little before their place.
  */
