@@ -447,6 +447,17 @@ mod tests {
     }
 
     #[test]
+    fn example_of_the_documents_has_only_words_of_a_scenario() {
+        let (_, page) =
+            include_str!("../../../../docs/sim.md").split_once("## A scenario").unwrap();
+        let (section, _) = page.split_once("\n## ").unwrap();
+        let lines: Vec<&str> =
+            section.lines().filter_map(|line| line.strip_prefix("    ")).collect();
+        let scenario = crate::scenario::Scenario::parse(&lines.join("\n")).unwrap();
+        assert_eq!((scenario.guest.len(), scenario.seed), (1, 1));
+    }
+
+    #[test]
     fn the_labs_loads_are_understood() {
         for (text, threads) in [
             ("spin", 4),
