@@ -16,14 +16,19 @@
 #include "queue.bpf.h"
 
 /* The CPUs of a domain that a thread may use. */
-static __noinline u64 allowed_lanes(struct task_struct *p, struct domain_state *d)
+SEPARATE u64 allowed_lanes(struct task_struct *p __arg_trusted, struct domain_state *d)
 {
 	u64 allowed = d ? d->lanes : 0;
 	s32 lane;
 
+	if (!d)
+		return 0;
+	/* A timer's program holds no such lock by itself. */
+	bpf_rcu_read_lock();
 	bpf_for(lane, 0, INSTEP_LANES)
 		if ((allowed & pol_lane(lane)) && !may_use(p, cpu_at(d, lane)))
 			allowed &= ~pol_lane(lane);
+	bpf_rcu_read_unlock();
 	return allowed;
 }
 
@@ -52,10 +57,10 @@ SEPARATE int sum_allowed(u32 vm)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct vm_state *v = vm_of(vm);
-	bool restricted = false, alike = true, more = false, split = false;
-	u64 mask = 0, allowed;
+	u64 masks = 0, common = ~0ull, allowed;
+	u32 n, room = 0, cpus = 0, away = 0, more = 0;
 	struct domain_state *d;
-	u32 n, room = 0;
+	bool alike, split;
 	s32 k;
 
 	if (!v || !s)
@@ -69,21 +74,24 @@ SEPARATE int sum_allowed(u32 vm)
 
 		if (!i || !i->noted)
 			continue;
-		mask = mask ?: i->mask;
-		alike &= i->mask == mask;
-		restricted |= i->cpus > 0;
-		split |= i->home != v->account.domain;
-		more |= !i->cpus || i->cpus > pol_count(i->allowed);
+		/* Sums of bits: the verifier would follow each answer to each question. */
+		masks |= i->mask;
+		common &= i->mask;
+		cpus |= i->cpus;
+		away |= i->home ^ v->account.domain;
+		/* Not 0 where it may use all CPUs, or some that are not at its home. */
+		more |= i->cpus ^ pol_count(i->allowed);
 	}
-	split &= !alike;
+	alike = masks == common;
+	split = away && !alike;
 	n = SET.nr_domains;
 	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
-		if (restricted && !alike)
+		if (cpus && !alike)
 			v->may_use[within(k, INSTEP_MAX_DOMAINS)] = lanes_of_home(vm, k);
 		if (!alike || (u32)k == v->account.domain)
 			room += pol_count(v->may_use[within(k, INSTEP_MAX_DOMAINS)]);
 	}
-	v->restricted = restricted;
+	v->restricted = cpus > 0;
 	allowed = lanes_for(v, d);
 	if (v->allowed != allowed || v->alike != alike || v->split != split)
 		d->stale = 1;
@@ -95,14 +103,14 @@ SEPARATE int sum_allowed(u32 vm)
 }
 
 /* Which CPUs of all domains a vCPU may use that may not use all. */
-static __noinline void note_may_use(struct task_struct *p, struct slot_info *i, struct vm_state *v)
+SEPARATE int note_may_use(struct task_struct *p __arg_trusted, struct slot_info *i, struct vm_state *v)
 {
 	u32 n = SET.nr_domains, most = 0;
 	u64 mask = 1;
 	s32 k;
 
 	if (!i || !v)
-		return;
+		return 0;
 	i->allowed = 0;
 	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
 		u64 lanes = allowed_lanes(p, domain_of(k));
@@ -121,17 +129,18 @@ static __noinline void note_may_use(struct task_struct *p, struct slot_info *i, 
 	}
 	v->masks += i->mask && i->mask != mask;
 	i->mask = mask;
+	return 0;
 }
 
 /* Which CPUs a vCPU may use. */
-static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
+SEPARATE int note_allowed(struct task_struct *p __arg_trusted, struct task_state *t)
 {
 	struct slot_info *i = t ? slot_of(t->slot) : NULL;
 	struct vm_state *v = t ? vm_of(t->vm) : NULL;
 	struct domain_state *d = v ? domain_of(v->account.domain) : NULL;
 
 	if (!t || !i || !v || !d || !v->joined)
-		return;
+		return 0;
 	i->cpus = t->narrow ? p->nr_cpus_allowed : 0;
 	if (i->cpus) {
 		note_may_use(p, i, v);
@@ -143,6 +152,7 @@ static __noinline void note_allowed(struct task_struct *p, struct task_state *t)
 	}
 	i->noted = v->account.domain + 1;
 	sum_allowed(t->vm);
+	return 0;
 }
 
 #endif

@@ -7,7 +7,7 @@
 #ifndef INSTEP_COMPAT_BPF_H
 #define INSTEP_COMPAT_BPF_H
 
-/* The verifier checks such a function once for all callers; it takes scalars and pointers to plain memory. */
+/* The verifier checks such a function once for all callers; it takes scalars, pointers to plain memory and tasks (__arg_trusted). */
 #define SEPARATE __noinline
 
 #ifndef E2BIG

@@ -105,40 +105,34 @@ SEPARATE int forget_trial(u32 vm)
 	return 0;
 }
 
-/* The next seats are those of the next part. */
-static __always_inline void end_part(struct vm_state *v, struct numbering *c)
+/* The vCPU with this slot has the next seat of its gang, or that of the CPU that it was assigned. */
+SEPARATE int take_number(u32 vm, u32 slot)
 {
-	v->parts[within(c->part, INSTEP_MAX_PARTS)].waiting = c->waiting;
-	c->waiting = 0;
-	c->part++;
-}
+	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
+	struct slot_info *i = slot_of(slot), *seat;
+	struct gang_part *part;
+	struct numbering *c;
 
-/* The next vCPU has the seat of the CPU that it was assigned. */
-static __always_inline void take_assigned(struct vm_state *v, struct numbering *c, struct slot_info *i)
-{
-	struct gang_part *part = part_in(v, i->home);
-
-	i->seat = pol_rank_of_lane(part->set, i->lane) & (INSTEP_LANES - 1);
-	i->part = i->home - v->parts[0].domain;
-	if (i->waits)
-		__sync_fetch_and_or(&part->waiting, pol_lane(i->seat));
-	c->next++;
-}
-
-/* The next vCPU has the next seat of the gang. */
-static __always_inline void take_number(struct vm_state *v, struct numbering *c, struct slot_info *i)
-{
-	struct gang_part *part = &v->parts[within(c->part, INSTEP_MAX_PARTS)];
-
-	if (c->next >= part->first + pol_count(part->set)) {
-		end_part(v, c);
+	if (!s || !v || !i)
+		return 0;
+	c = &v->numbering;
+	if (v->assigned)
+		c->part = i->home - v->parts[0].domain;
+	part = &v->parts[within(c->part, INSTEP_MAX_PARTS)];
+	if (!v->assigned && c->next >= part->first + pol_count(part->set)) {
+		c->part++;
 		part = &v->parts[within(c->part, INSTEP_MAX_PARTS)];
 	}
-	i->seat = (c->next - part->first) & (INSTEP_LANES - 1);
+	i->seat = (v->assigned ? pol_rank_of_lane(part->set, i->lane) : c->next - part->first) & (INSTEP_LANES - 1);
 	i->part = c->part;
 	if (i->waits)
-		c->waiting |= pol_lane(i->seat);
+		__sync_fetch_and_or(&part->waiting, pol_lane(i->seat));
+	seat = slot_of(s->first_slot + part->first + i->seat);
+	if (seat)
+		seat->sits = slot;
 	c->next++;
+	return 0;
 }
 
 /* Numbers the vCPUs of a gang, or of one that is none any more (`seats` 0). Those that wait are found again. */
@@ -154,34 +148,35 @@ SEPARATE int number_seats(u32 vm, u32 seats, bool all)
 		return 0;
 	c = &v->numbering;
 	*c = (struct numbering){};
-	if (v->assigned)
-		bpf_for(k, 0, INSTEP_MAX_PARTS)
-			v->parts[within(k, INSTEP_MAX_PARTS)].waiting = 0;
+	bpf_for(k, 0, INSTEP_MAX_PARTS)
+		v->parts[within(k, INSTEP_MAX_PARTS)].waiting = 0;
 	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
-		struct slot_info *i = slot_of(s->first_slot + k), *seat;
+		struct slot_info *i = slot_of(s->first_slot + k);
 		bool has = i && c->next < seats && is_for_seat(i, all);
 
 		if (!i)
 			break;
 		i->stray = i->waits && !has;
 		c->strays += i->stray;
-		if (has) {
-			if (v->assigned)
-				take_assigned(v, c, i);
-			else
-				take_number(v, c, i);
-			seat = slot_of(s->first_slot + v->parts[within(i->part, INSTEP_MAX_PARTS)].first + i->seat);
-			if (seat)
-				seat->sits = s->first_slot + k;
-		} else {
+		if (has)
+			take_number(vm, s->first_slot + k);
+		else
 			i->seat = NO_SEAT;
-		}
 	}
-	if (!v->assigned)
-		end_part(v, c);
 	v->strays = c->strays;
 	return 0;
+}
+
+/* Where the seat with this number is; INSTEP_LANES if the set has no such seat. */
+SEPARATE u32 lane_of_seat(u64 set, u32 seat)
+{
+	u32 lowest = set ? pol_lowest(set) : 0;
+
+	/* Most sets lie side by side. */
+	if (!((set >> lowest) & ((set >> lowest) + 1)))
+		return seat < pol_count(set) ? lowest + seat : INSTEP_LANES;
+	return pol_nth(set, seat);
 }
 
 /* The CPU of a vCPU's seat, in its gang's set; NO_CPU for a thread without a seat. */
@@ -199,7 +194,7 @@ static __always_inline s32 seat_cpu(struct task_state *t)
 	d = domain_of(part->domain);
 	if (!d)
 		return NO_CPU;
-	lane = pol_nth(part->set, i->seat);
+	lane = lane_of_seat(part->set, i->seat);
 	return lane < INSTEP_LANES ? cpu_at(d, lane) : NO_CPU;
 }
 

@@ -93,24 +93,25 @@ static inline u64 pol_lane(u32 lane)
 	return 1ull << (lane & (INSTEP_LANES - 1));
 }
 
-/* Where the lane with this number in a set is, counted from its lowest; INSTEP_LANES if the set has no such lane. */
+/*
+ * Where the lane with this number in a set is, counted from its lowest; INSTEP_LANES if the set has no such lane. Without branches: the
+ * verifier would follow 64 paths.
+ */
 static inline u32 pol_nth(u64 set, u32 n)
 {
-	u32 lowest = set ? pol_lowest(set) : 0, lane = 0;
+	u64 rest = n;
+	u32 lane = 0;
 
 	if (n >= pol_count(set))
 		return INSTEP_LANES;
-	/* Lanes that lie side by side. */
-	if (!((set >> lowest) & ((set >> lowest) + 1)))
-		return lowest + n;
 	for (u32 half = INSTEP_LANES / 2; half; half /= 2) {
-		u32 low = pol_count(set & ((1ull << half) - 1));
+		u64 low = pol_count(set & ((1ull << half) - 1));
+		/* All ones if the lane is not among these. */
+		u64 above = (u64)((s64)(low - 1 - rest) >> 63);
 
-		if (n < low)
-			continue;
-		n -= low;
-		set >>= half;
-		lane += half;
+		rest -= low & above;
+		set >>= half & above;
+		lane += half & above;
 	}
 	return lane;
 }

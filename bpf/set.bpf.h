@@ -214,6 +214,12 @@ static __always_inline bool meets_later(struct set_score *a, struct set_score *b
 	return !a->least_vtime || (b->least_vtime && pol_before(b->least_vtime, a->least_vtime));
 }
 
+/* Of these lanes so many from this one on, 0 if there are too few; for the verifier, which follows it once. */
+SEPARATE u64 pick_lanes(u64 lanes, u32 first, u32 count)
+{
+	return pol_pick(lanes, first, count);
+}
+
 /*
  * The best set of so many CPUs for a gang; 0 if the domain has none. With `most`, of the sets that cost no more than that
  * the one that meets the gangs furthest ahead.
@@ -234,7 +240,7 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 	step = pol_set_step(size);
 	steps = (pol_count(lanes) - size) / (step ?: 1) + 1;
 	bpf_for(k, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
-		u64 set = pol_pick(lanes, k * step, size);
+		u64 set = pick_lanes(lanes, k * step, size);
 
 		if (!set || (set & d->lost))
 			continue;
@@ -294,6 +300,20 @@ SEPARATE u32 nr_seated(u32 vm, u32 domain, u64 set, bool all)
 	return count;
 }
 
+/* Adds to a set a lane of these for a vCPU: the lowest, or the least loaded one that it may use. 0 if there is none. */
+SEPARATE u64 assign_lane(struct domain_state *d, struct slot_info *i, u64 set, u64 best)
+{
+	u64 rest;
+
+	if (!d || !i)
+		return 0;
+	rest = (best ?: i->allowed) & ~set & ~d->lost;
+	if (!rest)
+		return 0;
+	i->lane = best ? pol_lowest(rest) : least_loaded_lane(d, rest);
+	return set | pol_lane(i->lane);
+}
+
 /*
  * The set of a gang whose vCPUs may use different CPUs, in one of their homes: the best of all sets if all there may use it. Else
  * each has the least loaded CPU that it may use and no sibling has; those that may use one only come first. 0 if one finds none.
@@ -302,7 +322,7 @@ SEPARATE u64 assign_lanes(struct domain_state *d, u32 vm, bool all)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct set_score score = {};
-	u64 set = 0, rest, best;
+	u64 set = 0, best;
 	u32 n;
 	s32 k;
 
@@ -317,11 +337,9 @@ SEPARATE u64 assign_lanes(struct domain_state *d, u32 vm, bool all)
 
 		if (!i || !is_for_seat(i, all) || i->home != d->host.domain || (pol_count(i->allowed) == 1) != (k < n))
 			continue;
-		rest = (best ?: i->allowed) & ~set & ~d->lost;
-		if (!rest)
+		set = assign_lane(d, i, set, best);
+		if (!set)
 			return 0;
-		i->lane = best ? pol_lowest(rest) : least_loaded_lane(d, rest);
-		set |= pol_lane(i->lane);
 	}
 	return set;
 }

@@ -340,7 +340,7 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 		step = pol_set_step(size);
 		steps = (pol_count(lanes) - size) / (step ?: 1) + 1;
 		bpf_for(j, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
-			u64 set = pol_pick(lanes, j * step, size);
+			u64 set = pick_lanes(lanes, j * step, size);
 
 			if (!set || (set & ~plan->free))
 				continue;

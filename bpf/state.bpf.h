@@ -68,7 +68,6 @@ struct account {
 
 /* While seats are numbered: in memory, as the verifier would tell each number from the next. */
 struct numbering {
-	u64 waiting;
 	u32 next;
 	u32 part;
 	u32 strays;
