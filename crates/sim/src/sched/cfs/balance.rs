@@ -38,6 +38,7 @@ impl Cfs {
             if desk.now < turn.last + interval {
                 continue;
             }
+            self.share_sleepers(desk, cpu);
             let does = self.should_balance(desk, cpu, turn);
             if !does {
                 self.give_up(cpu, level, false);
@@ -59,6 +60,7 @@ impl Cfs {
         if in_vain || self.queues[cpu].idles < self.rules.migration_cost {
             return;
         }
+        self.share_sleepers(desk, cpu);
         for level in 0..self.domains.levels(cpu) {
             if self.balance(desk, cpu, level, Puller::Newly) > 0 {
                 self.queues[cpu].idle_since = None;

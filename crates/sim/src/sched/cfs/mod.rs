@@ -22,7 +22,7 @@ mod wake;
 use super::affinity;
 use super::{Pick, Scheduler, scaling};
 use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
-use crate::params::LinuxRelease::{self, V3_0};
+use crate::params::LinuxRelease::{self, V3_0, V3_19};
 use average::Average;
 use domains::Domains;
 use instep_check::mask::Mask;
@@ -424,6 +424,7 @@ impl Scheduler for Cfs {
         self.depart(desk, cpu, task);
         self.entities[task.ix()].push = None;
         self.queues[cpu].forget(task);
+        self.queues[cpu].stopped = None;
         self.update_min(desk, cpu);
         self.share_blocked(desk, task);
     }
@@ -442,6 +443,7 @@ impl Scheduler for Cfs {
             self.give_way(desk, cpu, task, to);
         }
         self.enqueue(desk, task);
+        self.queues[cpu].stopped = Some(task);
     }
 
     fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
@@ -533,7 +535,7 @@ impl Cfs {
 
     /// pick_next_entity, of tasks that `may` run; a CPU without any pulls some first. The first in line runs,
     /// unless it yielded and the second is near it; the last and the next buddy come before it if they are
-    /// near it.
+    /// near it. In 3.19 a task that is chosen again has no new turn (pick_next_task_fair).
     pub(super) fn pick_among(
         &mut self,
         desk: &mut Desk,
@@ -543,6 +545,7 @@ impl Cfs {
         if !self.queues[cpu].line().any(|(_, task)| may(task)) {
             self.balance_new_idle(desk, cpu);
         }
+        let stopped = self.queues[cpu].stopped.take().filter(|_| self.linux == V3_19);
         let queue = &self.queues[cpu];
         let mut line = queue.line().filter(|(_, task)| may(*task));
         let (least, left) = line.next()?;
@@ -560,7 +563,12 @@ impl Cfs {
                 task = buddy;
             }
         }
-        Some(self.take(desk, cpu, task))
+        let picked = self.entities[task.ix()].picked;
+        let pick = self.take(desk, cpu, task);
+        if stopped == Some(task) {
+            self.entities[task.ix()].picked = picked;
+        }
+        Some(pick)
     }
 
     /// check_preempt_tick: at the end of its slice a task loses what let it run before others.

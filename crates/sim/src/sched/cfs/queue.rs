@@ -30,6 +30,8 @@ pub(super) struct Queue {
     pub(super) last: Option<TaskId>,
     /// The task that yielded and shall not run next.
     pub(super) skip: Option<TaskId>,
+    /// The task that ran until now and waits again, while the CPU chooses.
+    pub(super) stopped: Option<TaskId>,
 }
 
 impl Queue {

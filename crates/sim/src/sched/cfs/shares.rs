@@ -86,27 +86,32 @@ impl Cfs {
         }
     }
 
-    /// A tick of `cpu`: the loads of all that belongs there are told (update_blocked_averages, which comes with balancing, is taken
-    /// to come at every tick), and the running vCPU's weight follows (entity_tick). A vCPU that waits has the load with which it came:
-    /// its wait counts when it has run.
+    /// A tick of `cpu`: the load of the running vCPU is told, and its weight follows (entity_tick). A vCPU that waits has the load
+    /// with which it came: its wait counts when it has run.
     pub(super) fn share_tick(&mut self, desk: &Desk, cpu: usize) {
         let Some(shares) = &mut self.shares else { return };
-        let vcpus = desk.vms.iter().enumerate().filter(|(_, vm)| vm.is_vm());
-        for (vm, task) in vcpus.flat_map(|(at, vm)| vm.tasks().map(move |task| (at, task))) {
-            if desk.task(task).cpu != cpu {
-                continue;
-            }
-            if desk.task(task).state != TaskState::Queued {
-                let is_runnable = shares.vcpus[task.ix()].is_runnable;
-                shares.set_runnable(task, desk.now, is_runnable);
-            }
-            shares.tell(vm, task, true);
-        }
         let runs = desk.current(cpu).map(|task| (task, desk.task(task).vm));
         if let Some((task, vm)) = runs.filter(|(_, vm)| desk.vms[*vm].is_vm()) {
+            shares.set_runnable(task, desk.now, true);
+            shares.tell(vm, task, true);
             let weight = shares.weight(vm, task, Self::weight_of(desk, vm));
             let old = std::mem::replace(&mut self.entities[task.ix()].weight, weight);
             self.queues[cpu].weight = self.queues[cpu].weight - old + weight;
+        }
+    }
+
+    /// `cpu` is about to balance: what became of the loads of vCPUs that sleep there is told (update_blocked_averages). Until then
+    /// they count as when they fell asleep.
+    pub(super) fn share_sleepers(&mut self, desk: &Desk, cpu: usize) {
+        let Some(shares) = &mut self.shares else { return };
+        let vcpus = desk.vms.iter().enumerate().filter(|(_, vm)| vm.is_vm());
+        for (vm, task) in vcpus.flat_map(|(at, vm)| vm.tasks().map(move |task| (at, task))) {
+            if desk.task(task).cpu == cpu {
+                if desk.task(task).state == TaskState::Blocked {
+                    shares.set_runnable(task, desk.now, false);
+                }
+                shares.tell(vm, task, true);
+            }
         }
     }
 }
@@ -179,7 +184,7 @@ mod tests {
         assert_eq!(shares.vms[0], 1024 + 942);
     }
 
-    /// entity_tick updates the running vCPU only, update_blocked_averages those that sleep.
+    /// entity_tick updates the running vCPU only.
     #[test]
     fn wait_of_a_vcpu_counts_when_it_has_run() {
         let mut desk = testing::desk_of(testing::host(1, 1, 1), &[1, 1]);
@@ -187,8 +192,10 @@ mod tests {
         let mut cfs = Cfs::new(tuning);
         cfs.start(&mut desk);
         for task in [A, B] {
-            let vcpu = &mut cfs.shares.as_mut().expect("there are groups").vcpus[task.ix()];
+            let shares = cfs.shares.as_mut().expect("there are groups");
+            let vcpu = &mut shares.vcpus[task.ix()];
             (vcpu.is_runnable, vcpu.average) = (true, FULL / 4);
+            shares.tell(task.ix(), task, false);
             desk.assign(task, 0);
         }
         cfs.queues[0].weight = 2 * UNIT;
@@ -202,5 +209,34 @@ mod tests {
         desk.begin(B, 0);
         cfs.share_tick(&desk, 0);
         assert_eq!(cfs.shares.as_ref().expect("there are groups").vms[..2], [640, 640]);
+    }
+    /// update_blocked_averages comes with rebalance_domains. Of two CPUs a busy one balances after 32 times 2 ms, and as it finds
+    /// nothing, after 32 times 4 ms then.
+    #[test]
+    fn sleep_of_a_vcpu_is_told_when_its_cpu_balances() {
+        let mut desk = testing::desk_of(testing::host(1, 2, 1), &[2, 1]);
+        desk.linux = crate::params::LinuxRelease::V3_19;
+        let mut cfs = Cfs::new(CfsTuning { has_groups: true, ..CfsTuning::default() });
+        cfs.start(&mut desk);
+        for (task, cpu) in [(A, 0), (B, 1), (TaskId(2), 1)] {
+            desk.assign(task, cpu);
+        }
+        for task in [A, B] {
+            cfs.share_woken(&desk, task, true);
+        }
+        for (task, cpu) in [(A, 0), (TaskId(2), 1)] {
+            desk.begin(task, cpu);
+            desk.count(task);
+            cfs.queues[cpu].weight = UNIT;
+        }
+        cfs.share_blocked(&desk, B);
+        let mut load_at = |ms: u64| {
+            desk.now = ms * 1_000_000;
+            cfs.tick(&mut desk, 1);
+            cfs.shares.as_ref().expect("there are groups").vms[0]
+        };
+        // Of 1024 are left after 61 periods 1024 * 2^(-61/32), after 183 1024 * 2^(-183/32).
+        let loads = [60, 64, 188, 192].map(&mut load_at);
+        assert_eq!(loads, [2048, 1024 + 273, 1024 + 273, 1024 + 19]);
     }
 }

@@ -58,6 +58,12 @@ fn comes_back(on: Board, tasks: u32) -> String {
     format!("{:?}", linux.chooses(0, Preempted).after(100).blocks(0).runs_on(0))
 }
 
+/// Which CPUs a tick has choose again, 5 ms after task 0 was picked and 1 ms after it was chosen again at the end of its slice.
+fn chosen_again(on: Board) -> String {
+    let linux = on.cpus(1, 2).runs(0, 0, 0).waits(1, 0, 10_000).after(4000).tick(0);
+    format!("{:?}", linux.chooses(0, SliceEnd).after(1000).tick(0).resched_cpus())
+}
+
 /// The host after task 0 at 10 ms gave way to `to`, beside task 1 and 2.
 fn gave_way(on: Board, to: Option<u32>, first: u64, second: u64) -> Linux {
     let linux = on.cpus(1, 3).runs(0, 0, 10_000).waits(1, 0, first).waits(2, 0, second);
@@ -154,6 +160,15 @@ const CASES: &[Case] = &[
         },
         "[false, true]",
     ),
+    // 5 ms are more than a slice of 3.
+    (
+        NEWEST,
+        "pick_next_task_fair",
+        "a task that is chosen again has no new slice",
+        chosen_again,
+        "[0]",
+    ),
+    (BEFORE_3_19, "set_next_entity", "a task that is chosen has a slice", chosen_again, "[]"),
     (
         ALL,
         TICK,
