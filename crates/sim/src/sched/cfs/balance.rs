@@ -279,7 +279,7 @@ impl Cfs {
     }
 
     /// task_hot: it ran a short while ago, or shall run next there (CACHE_HOT_BUDDY).
-    fn is_hot(&self, desk: &Desk, task: TaskId, to: usize) -> bool {
+    pub(super) fn is_hot(&self, desk: &Desk, task: TaskId, to: usize) -> bool {
         let queue = &self.queues[desk.task(task).cpu];
         let buddy = queue.next == Some(task) || queue.last == Some(task);
         let entity = &self.entities[task.ix()];

@@ -275,7 +275,15 @@ impl Cfs {
         let entity = &mut self.entities[task.ix()];
         let ahead = entity.vruntime as i64 - self.queues[from].min_vruntime as i64;
         entity.vruntime = self.queues[to].min_vruntime.saturating_add_signed(ahead);
+        self.cool(task);
         desk.assign(task, to);
+    }
+
+    /// In 3.19 a task that changes its CPU has left its caches' warmth behind (migrate_task_rq_fair).
+    fn cool(&mut self, task: TaskId) {
+        if self.linux == V3_19 {
+            self.entities[task.ix()].last_ran = 0;
+        }
     }
 
     /// check_preempt_wakeup: whether `task`, just queued on `cpu`, runs at once. If so it is next, whoever
@@ -404,6 +412,7 @@ impl Scheduler for Cfs {
             let entity = &mut self.entities[task.ix()];
             let ahead = entity.vruntime as i64 - old as i64;
             entity.vruntime = new.saturating_add_signed(ahead);
+            self.cool(task);
         }
         if let Some(current) = desk.current(to) {
             self.update(desk, current);

@@ -59,6 +59,14 @@ fn ran_before(on: Board, us: u64) -> Linux {
     loads(on.cpus(2, 2), &[2]).after(5000).chooses(0, crate::desk::Put::SliceEnd).after(us)
 }
 
+/// Whether a task that ran 0.1 ms ago counts as hot where another CPU has taken it.
+fn taken_while_hot(on: Board) -> String {
+    let mut linux = ran_before(on, 100);
+    let task = linux.cfs.queues[0].newest().next().expect("one waits");
+    linux.cfs.migrate(&mut linux.desk, task, 1);
+    linux.cfs.is_hot(&linux.desk, task, 0).to_string()
+}
+
 const CASES: &[Case] = &[
     // Mean 1024: 1024 too much there, 1024 too little here, one task of two that does not fit.
     (
@@ -307,6 +315,14 @@ const CASES: &[Case] = &[
         },
         "[1]",
     ),
+    (
+        NEWEST,
+        "migrate_task_rq_fair",
+        "a task that has changed its CPU is cold",
+        taken_while_hot,
+        "false",
+    ),
+    (BEFORE_3_19, "task_hot", "a task is as hot on another CPU", taken_while_hot, "true"),
     (
         ALL,
         "task_hot",
