@@ -318,7 +318,7 @@ SEPARATE u64 assign_lane(struct domain_state *d, struct slot_info *i, u64 set, u
  * The set of a gang whose vCPUs may use different CPUs, in one of their homes: the best of all sets if all there may use it. Else
  * each has the least loaded CPU that it may use and no sibling has; those that may use one only come first. 0 if one finds none.
  */
-SEPARATE u64 assign_lanes(struct domain_state *d, u32 vm, bool all)
+static __always_inline u64 assign_lanes(struct domain_state *d, u32 vm, bool all)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
 	struct set_score score = {};
