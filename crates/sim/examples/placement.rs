@@ -9,8 +9,8 @@
 //! * `speeds`: by scheduler and rule the fair-share speed of each VM in each of `runs` runs, which differ by what is random in them;
 //!   the same as the rule `before` where each VM is by the job's `before`. By how much `instep` is `above` each rule that it
 //!   must not be below, and the ends of the interval of 95 %; where that does not tell, rules get twice as many runs, up to
-//!   `most_runs`. By scheduler the mean of each of `drawn` placements at random; the host's size, and what each VM weighs and
-//!   uses alone.
+//!   `most_runs`. By scheduler the mean after so many `changes` of what `instep` has placed, as `changed`; the host's size, and what each
+//!   VM weighs and uses alone.
 
 #![allow(missing_docs, reason = "an example")]
 
@@ -20,7 +20,8 @@ use instep_report::stats::{self, Estimate};
 use instep_sim::placing::draw::{self, Size};
 use instep_sim::placing::{Alone, Contest, Placement, Rule, SCHEDULERS};
 use rayon::prelude::*;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -176,19 +177,21 @@ fn list_open(rules: &[Runs]) -> Vec<usize> {
     open.first().map(|_| 0).into_iter().chain(open).collect()
 }
 
-/// By scheduler the mean speed of each of so many placements that are drawn at random.
-fn simulate_drawn(contest: &Contest, alone: &[Alone], drawn: u64) -> Result<Value, String> {
-    let mean = |scheduler: &str, seed| {
-        let speeds = contest.speeds(Rule::Drawn(seed), scheduler, alone, 0)?;
-        Ok(speeds.iter().sum::<f64>() / speeds.len().max(1) as f64)
+/// By scheduler the mean speed in so many runs after so many changes, if there are any.
+fn simulate_changed(
+    contest: &Contest,
+    alone: &[Alone],
+    changes: u64,
+    runs: u64,
+) -> Result<Value, String> {
+    let asked = if changes > 0 { &SCHEDULERS[..] } else { &[] };
+    let of = |scheduler: &&str| {
+        let speeds = contest.changed(scheduler, alone, changes, runs)?.1.concat();
+        let mean = speeds.iter().sum::<f64>() / speeds.len().max(1) as f64;
+        Ok(((*scheduler).to_owned(), mean))
     };
-    let mut found = Map::new();
-    for scheduler in SCHEDULERS {
-        let seeds = (0..drawn).collect::<Vec<u64>>().into_par_iter().with_max_len(1);
-        let means: Result<Vec<f64>, String> = seeds.map(|seed| mean(scheduler, seed)).collect();
-        found.insert(scheduler.to_owned(), means?.into());
-    }
-    Ok(found.into())
+    let found: Result<BTreeMap<String, f64>, String> = asked.par_iter().map(of).collect();
+    Ok(json!(found?))
 }
 
 fn find_speeds(contest: &Contest, job: &Value) -> Result<Value, String> {
@@ -238,6 +241,6 @@ fn find_speeds(contest: &Contest, job: &Value) -> Result<Value, String> {
         "alone": alone.iter().map(|alone| alone.1).collect::<Vec<u64>>(),
         "speeds": speeds,
         "above": above,
-        "drawn": simulate_drawn(contest, &alone, number("drawn"))?,
+        "changed": simulate_changed(contest, &alone, number("changes"), number("runs").max(1))?,
     }))
 }

@@ -49,7 +49,7 @@ pub(crate) fn list_jobs(options: &Options, machines: &[Machine]) -> Vec<Job> {
         }
     }
     for job in &mut jobs {
-        (job.text["runs"], job.text["drawn"]) = (options.runs.into(), options.drawn.into());
+        (job.text["runs"], job.text["changes"]) = (options.runs.into(), options.changes.into());
         job.text["most_runs"] = options.most_runs.into();
     }
     jobs

@@ -25,10 +25,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value = "40", default_value_if("quick", "true", "1"),
         value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(crate) most_runs: u64,
-    /// Placements of each host that are drawn at random and simulated once, too.
+    /// Changes at random of where `instep` puts VMs, each kept if a simulation is faster with it: what better placements
+    /// there are.
     #[arg(long, value_name = "N", default_value = "0",
         value_parser = clap::value_parser!(u64).range(..=100_000))]
-    pub(crate) drawn: u64,
+    pub(crate) changes: u64,
     /// The seed of the first host.
     #[arg(long, value_name = "N", default_value = "1",
         value_parser = clap::value_parser!(u64).range(..=100_000))]
@@ -51,9 +52,10 @@ mod tests {
         let options: Options = parse_options(&[]).unwrap();
         assert_eq!((options.hosts, options.gaps, options.runs), (40, 600, 5));
         assert_eq!(options.most_runs, 40);
-        let options: Options = parse_options(&["--quick", "--seed", "7", "--drawn", "50"]).unwrap();
+        let options: Options =
+            parse_options(&["--quick", "--seed", "7", "--changes", "50"]).unwrap();
         assert_eq!((options.hosts, options.gaps, options.seed), (8, 60, 7));
-        assert_eq!((options.runs, options.most_runs, options.drawn), (1, 1, 50));
+        assert_eq!((options.runs, options.most_runs, options.changes), (1, 1, 50));
         for (args, word) in [
             (["--hosts", "many"].as_slice(), "invalid value 'many'"),
             (&["--hosts", "100001"], "100001 is not in 0..=100000"),

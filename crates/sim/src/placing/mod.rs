@@ -46,8 +46,6 @@ pub enum Rule {
     Policy(PolicyName),
     /// The rule of numad, as the module `numad` beside this one has it.
     Numad,
-    /// Every VM on a last-level cache, a node or all nodes, drawn with this seed: what may be had by luck.
-    Drawn(u64),
 }
 
 impl Rule {
@@ -66,7 +64,6 @@ impl Rule {
         match self {
             Rule::Policy(policy) => policy.as_str(),
             Rule::Numad => "numad",
-            Rule::Drawn(_) => "drawn",
         }
     }
 
@@ -78,7 +75,6 @@ impl Rule {
                 state.apply(&policy::decide(snapshot, &settings));
             }
             Rule::Numad => numad::place(snapshot, state),
-            Rule::Drawn(seed) => state.place_at_random(snapshot, &mut Rng::new(seed)),
         }
     }
 }
@@ -181,6 +177,38 @@ impl Contest {
         let mut state = self.start.clone();
         state.put(kept)?;
         self.simulate(&state, Rule::Policy(PolicyName::Instep), scheduler, alone, run)
+    }
+
+    /// Where each VM is after so many changes of what `instep` has placed, and the speeds there in so many runs. With each
+    /// change a VM or two get another place at random; it is kept if guests are faster with it in a run before all those.
+    ///
+    /// # Errors
+    /// As of [`speeds`](Self::speeds).
+    pub fn changed(
+        &self,
+        scheduler: &str,
+        alone: &[Alone],
+        changes: u64,
+        runs: u64,
+    ) -> Result<(Vec<Placement>, Vec<Vec<f64>>), String> {
+        let (rule, mut rng) = (Rule::ALL[0], Rng::new(self.seed));
+        let speeds = |state: &State, run| self.simulate(state, rule, scheduler, alone, run);
+        let sum = |state: &State| Ok::<f64, String>(speeds(state, 0)?.iter().sum());
+        let mut best = self.place(rule, scheduler, 0)?;
+        let mut fastest = sum(&best)?;
+        for _ in 0..changes {
+            let mut other = best.clone();
+            for _ in 0..=rng.below(2) {
+                let vm = rng.below(alone.len() as u64) as usize;
+                other.place_at_random(&self.plan.topology, vm, &mut rng);
+            }
+            let sum = sum(&other)?;
+            if sum > fastest {
+                (best, fastest) = (other, sum);
+            }
+        }
+        let speeds: Result<_, String> = (1..=runs).map(|run| speeds(&best, run)).collect();
+        Ok((best.placements(), speeds?))
     }
 
     /// Measures loads and carries out what the rule decides, a few times.

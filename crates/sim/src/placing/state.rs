@@ -7,6 +7,7 @@ use crate::scenario::build::SimulationPlan;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::snapshot::{Snapshot, Vcpu, Vm};
+use instep_core::topology::Topology;
 use instep_core::units::{Bytes, Nanos, NodeId, Tid, VmId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -149,35 +150,29 @@ impl State {
         }
     }
 
-    /// Places each VM on a random node, every second one on a last-level cache of it. Where a cache or node has
-    /// fewer CPUs than the VM has vCPUs, the next larger is taken. One VM in eight of those on no cache has all nodes.
-    pub(super) fn place_at_random(&mut self, snapshot: &Snapshot, rng: &mut Rng) {
-        let topology = snapshot.topology.as_ref();
-        for (at, vm) in snapshot.vms.iter().enumerate() {
-            let node = &topology.nodes()[rng.below(topology.nodes().len() as u64) as usize];
-            let first = rng.below(node.cpus.len() as u64) as usize;
-            let first = node.cpus.iter().nth(first).and_then(|cpu| topology.cpu(cpu));
-            let cache: CpuSet = node
-                .cpus
-                .iter()
-                .filter(|cpu| topology.cpu(*cpu).map(|cpu| cpu.llc) == first.map(|cpu| cpu.llc))
-                .collect();
-            let narrow = rng.below(2) == 0;
-            let wide = rng.below(8) == 0;
-            let fits = |cpus: &CpuSet| cpus.len() >= vm.vcpus.len();
-            let (cpus, nodes) = if narrow && fits(&cache) {
-                (cache, [node.id].into_iter().collect())
-            } else if !wide && fits(&node.cpus) {
-                (node.cpus.clone(), [node.id].into_iter().collect())
-            } else {
-                (topology.all_cpus(), NodeSet::new())
-            };
-            self.allowed[at].fill(cpus);
-            if !nodes.is_empty() {
-                self.move_memory(at, &nodes);
-            }
-            self.placed[at] = nodes;
+    /// Puts a VM on a node that has a CPU for each of its vCPUs, or half the time, if it fits there, on one of its last-level
+    /// caches; on all nodes one in eight times, and where it fits on no node.
+    pub(super) fn place_at_random(&mut self, topology: &Topology, vm: usize, rng: &mut Rng) {
+        let node = &topology.nodes()[rng.below(topology.nodes().len() as u64) as usize];
+        let first = rng.below(node.cpus.len() as u64) as usize;
+        let llc = |cpu| topology.cpu(cpu).map(|cpu| cpu.llc);
+        let first = node.cpus.iter().nth(first).and_then(llc);
+        let cache: CpuSet = node.cpus.iter().filter(|cpu| llc(*cpu) == first).collect();
+        let (narrow, wide) = (rng.below(2) == 0, rng.below(8) == 0);
+        let fits = |cpus: &CpuSet| cpus.len() >= self.allowed[vm].len();
+        let home = [node.id].into_iter().collect();
+        let (cpus, nodes) = if narrow && fits(&cache) {
+            (cache, home)
+        } else if !wide && fits(&node.cpus) {
+            (node.cpus.clone(), home)
+        } else {
+            (topology.all_cpus(), NodeSet::new())
+        };
+        self.allowed[vm].fill(cpus);
+        if !nodes.is_empty() {
+            self.move_memory(vm, &nodes);
         }
+        self.placed[vm] = nodes;
     }
 
     /// Memory of a VM comes to these nodes, in equal parts, as far as they have room.
