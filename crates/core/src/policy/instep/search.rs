@@ -79,12 +79,16 @@ fn explore(plan: &mut Plan, order: &[usize]) {
         return;
     }
     let (mut best, mut since) = ((plan.loss(), plan.state.clone()), 0);
-    for (unit, spot) in changes.iter().cycle().take(EXPLORED / changes.len().max(1)) {
+    let turns = EXPLORED / changes.len().max(1);
+    for (turn, (unit, spot)) in changes.iter().cycle().take(turns).enumerate() {
         plan.take(*unit);
         plan.put(*unit, *spot);
-        for other in order.iter().filter(|other| *other != unit) {
-            move_one(plan, *other);
+        let others = order.iter().filter(|other| *other != unit);
+        // Every other time from nothing.
+        if turn / changes.len() % 2 == 1 {
+            others.clone().for_each(|other| _ = plan.take(*other));
         }
+        others.for_each(|other| _ = move_one(plan, *other));
         improve(plan, order);
         let loss = plan.loss();
         since += 1;
@@ -93,7 +97,7 @@ fn explore(plan: &mut Plan, order: &[usize]) {
         } else {
             plan.state = best.1.clone();
         }
-        if since > changes.len() {
+        if since > 2 * changes.len() {
             break;
         }
     }
