@@ -48,11 +48,12 @@ fn kept_placement_of_another_host_is_refused() {
 
 #[test]
 fn changes_are_kept_where_guests_are_faster() {
-    let contest = contest(SEEDS[1], Size::Any);
+    // A host of 16 CPUs on which `instep` does not find the best.
+    let contest = contest(8, Size::Any);
     let alone = contest.alone();
     let changed = |changes| contest.changed("eevdf", &alone, changes, 1).unwrap();
-    let (placed, speeds) = changed(12);
-    assert_eq!((&placed, &speeds), (&changed(12).0, &changed(12).1), "the host's seed fixes them");
+    let (placed, speeds) = changed(16);
+    assert_eq!((&placed, &speeds), (&changed(16).0, &changed(16).1), "the host's seed fixes them");
     let of = |placed| contest.kept_speeds(placed, "eevdf", &alone, 0).unwrap();
     assert!(of(&placed).iter().sum::<f64>() > of(&changed(0).0).iter().sum(), "{placed:?}");
     for (vm, placement) in contest.plan().setup.vms.iter().zip(&placed) {
