@@ -312,11 +312,11 @@ fn worked_example_of_three_vms() {
     assert_eq!(
         why,
         [
-            "node 0: saves 0.11 CPUs of remote access, 0.12 of waiting, 0.01 of cache sharing, 0.16 of siblings in different \
+            "node 0: saves 0.14 CPUs of remote access, 0.12 of waiting, 0.21 of siblings in different \
              caches against nodes 0-1; a core for each vCPU",
-            "node 1: saves 0.07 CPUs of remote access, 0.06 of waiting, 0.10 of siblings in different caches, costs 0.01 CPUs of moving memory against nodes 0-1; a core for \
+            "node 1: saves 0.06 CPUs of remote access, 0.07 of waiting, 0.09 of siblings in different caches, costs 0.01 CPUs of moving memory against nodes 0-1; a core for \
              each vCPU",
-            "node 1: saves 0.07 CPUs of remote access, 0.06 of waiting, 0.10 of siblings in different caches against nodes 0-1; a core for each vCPU",
+            "node 1: saves 0.06 CPUs of remote access, 0.07 of waiting, 0.09 of siblings in different caches against nodes 0-1; a core for each vCPU",
         ]
     );
     assert_eq!(moved_memory(&decision), [(2, "1".into())]);

@@ -66,7 +66,7 @@ pub(super) struct Host<'a> {
     pub(super) other: u64,
     /// Mean of the weights of the VMs' cgroups, by vCPU.
     pub(super) mean_weight: i64,
-    /// By VM: what a loss of CPU time counts, in thousandths.
+    /// By VM: what it can count on, its share by weight of the CPUs that other processes leave, in thousandths of its demand.
     pub(super) counts: Vec<i64>,
 }
 
@@ -104,8 +104,8 @@ impl<'a> Host<'a> {
         let claims: Vec<(u64, u64)> = claims.collect();
         let cpus: usize = cells.iter().map(|cell: &Cell| cell.cpus.len()).sum();
         let shares = fair_shares((cpus as u64 * 1000).saturating_sub(other), &claims);
-        let mean = shares.iter().sum::<u64>() / shares.len().max(1) as u64;
-        let counts = shares.iter().zip(&claims).map(|(share, (_, all))| counts(*share, *all, mean));
+        let counts =
+            shares.iter().zip(&claims).map(|(share, (_, all))| (share * 1000 / all) as i64);
         let counts = counts.collect();
         Self { snapshot, online, places, cells, free, left, other, mean_weight, counts }
     }
@@ -131,14 +131,6 @@ impl<'a> Host<'a> {
         };
         self.cells.iter().map(load).collect()
     }
-}
-
-/// What a loss of CPU time counts of a VM that can count on this share of its demand, in thousandths: CPU time beyond the
-/// share is what another lacks. A VM of four times the mean share counts twice as much as one of the mean, half by CPU
-/// time: as if what CPU time is worth to a VM were its square root (alpha-fairness, Mo and Walrand 2000, with one half).
-fn counts(share: u64, demand: u64, mean: u64) -> i64 {
-    // The square root of share times mean.
-    ((share.max(1) * mean.max(1)).isqrt() * 1000 / demand) as i64
 }
 
 /// What each vCPU of a VM is planned with, milli.
@@ -186,14 +178,15 @@ impl Cell {
     /// What a load costs, in millionths of a CPU: sharing cores and running on slow ones, waiting for a
     /// CPU, and sharing the capacity and the bandwidth of the last-level cache.
     ///
-    /// It counts as what VMs lose on average. Weights count by their shares only: all on a cell are slowed by shared
-    /// cores and caches alike, and the kernel divides the CPU time that there is by weight wherever VMs are.
+    /// What VMs can count on is the part of it that counts: CPU time that one has beyond its share is what another lacks.
+    /// Weights count by their shares only: all on a cell are slowed by shared cores and caches alike, and the kernel
+    /// divides the CPU time that there is by weight wherever VMs are.
     pub(super) fn cost(&self, load: &Load) -> [i64; 3] {
         if load.sum <= 0 {
             return [0; 3];
         }
         let shares_cache = |run: i64| run * run / self.cores as i64 * CACHE / 1000;
-        let (part, all) = (i128::from(load.counts), i128::from(load.sum));
+        let (part, all) = (i128::from(load.share), i128::from(load.sum));
         let counts = |loss: i64| (i128::from(loss) * part / all) as i64;
         let variance = (load.sum * 1000 - load.squares).max(0);
         // So far below the first step hardly ever more vCPUs are active: the table of `excess` ends there.
@@ -226,14 +219,14 @@ pub(super) struct Load {
     pub(super) squares: i64,
     /// vCPUs, milli.
     pub(super) count: i64,
-    /// What it would count if it were lost, milli.
-    counts: i64,
+    /// What their VMs can count on, milli.
+    share: i64,
 }
 
 impl Load {
-    /// That of one vCPU; what a loss counts of its VM, in thousandths.
+    /// That of one vCPU whose VM can count on so many thousandths of its demand.
     pub(super) fn of(demand: i64, counts: i64) -> Load {
-        Load { sum: demand, squares: demand * demand, count: 1000, counts: demand * counts / 1000 }
+        Load { sum: demand, squares: demand * demand, count: 1000, share: demand * counts / 1000 }
     }
 
     pub(super) fn plus(self, part: &Load) -> Load {
@@ -254,7 +247,7 @@ impl Load {
             sum: f(self.sum, other.sum),
             squares: f(self.squares, other.squares),
             count: f(self.count, other.count),
-            counts: f(self.counts, other.counts),
+            share: f(self.share, other.share),
         }
     }
 }

@@ -79,16 +79,12 @@ fn explore(plan: &mut Plan, order: &[usize]) {
         return;
     }
     let (mut best, mut since) = ((plan.loss(), plan.state.clone()), 0);
-    let turns = EXPLORED / changes.len().max(1);
-    for (turn, (unit, spot)) in changes.iter().cycle().take(turns).enumerate() {
+    for (unit, spot) in changes.iter().cycle().take(EXPLORED / changes.len().max(1)) {
         plan.take(*unit);
         plan.put(*unit, *spot);
-        let others = order.iter().filter(|other| *other != unit);
-        // Every other time from nothing.
-        if turn / changes.len() % 2 == 1 {
-            others.clone().for_each(|other| _ = plan.take(*other));
+        for other in order.iter().filter(|other| *other != unit) {
+            move_one(plan, *other);
         }
-        others.for_each(|other| _ = move_one(plan, *other));
         improve(plan, order);
         let loss = plan.loss();
         since += 1;
@@ -97,7 +93,7 @@ fn explore(plan: &mut Plan, order: &[usize]) {
         } else {
             plan.state = best.1.clone();
         }
-        if since > 2 * changes.len() {
+        if since > changes.len() {
             break;
         }
     }

@@ -29,7 +29,7 @@ pub(super) struct Unit {
     /// What each of them may use; a single set where all may use the same.
     may: Vec<CpuSet>,
     pub(super) load: Load,
-    /// Demand times the weight of the VM in thousandths of the mean and what its loss counts, micro.
+    /// Demand times the weight of the VM in thousandths of the mean, micro.
     pub(super) weighted: i64,
     /// Noise of its demand, in thousandths of it.
     pub(super) noise: i64,
@@ -187,7 +187,7 @@ fn unit(
         memory,
         may,
         load,
-        weighted: load.sum * weight * host.counts[index] / 1000,
+        weighted: load.sum * weight,
         noise,
         wide,
         options,
