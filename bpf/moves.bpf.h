@@ -162,6 +162,24 @@ static __always_inline void start_slots(struct domain_state *d, u32 domain, u64 
 		arm(timer, now);
 }
 
+/* vCPUs of a gang that got other seats may wait on these: only slots serve them, in each of its domains. */
+SEPARATE int start_parts(u32 vm, u64 now)
+{
+	struct vm_state *v = vm_of(vm);
+	s32 k;
+
+	if (!v)
+		return 0;
+	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
+		struct domain_state *d = domain_of_part(v, k);
+
+		if (d && part->waiting)
+			start_slots(d, part->domain, now);
+	}
+	return 0;
+}
+
 /* So much of a domain's load counts in another one until the next period. */
 static __always_inline void move_load(struct domain_state *from, struct domain_state *to, u32 load)
 {
@@ -227,8 +245,7 @@ SEPARATE int change_domain(u32 vm, u32 to, u64 now)
 	count(INSTEP_C_MOVE_DOMAIN);
 	if (v->seats || is_spread(v))
 		seat_gang(vm, v, e, s->cosched == INSTEP_COSCHED_RELAXED, now);
-	/* Its vCPUs may wait on seats, which only slots serve. */
-	start_slots(e, to, now);
+	start_parts(vm, now);
 	return 0;
 }
 
@@ -421,6 +438,7 @@ static __always_inline void review_vm(u32 vm, u64 now)
 		return;
 	end_window(vm, now);
 	go_home(vm, now);
+	start_parts(vm, now);
 }
 
 #endif

@@ -4,6 +4,7 @@ use super::*;
 use crate::Waker;
 use crate::abi::{CpuMask, PF_KTHREAD};
 
+mod changes;
 mod clocks;
 mod counts;
 mod evidence;

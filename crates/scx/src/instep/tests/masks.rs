@@ -34,7 +34,7 @@ fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, ms: u64) -> (V
     (ran, longest)
 }
 
-fn wake_all(instep: &mut Instep, tasks: std::ops::Range<usize>, now: u64) {
+pub(super) fn wake_all(instep: &mut Instep, tasks: std::ops::Range<usize>, now: u64) {
     for task in tasks {
         instep.kernel().wake(task, Waker::Other(0), now);
         run_due_work(instep, now);

@@ -1,0 +1,101 @@
+//! vCPUs whose CPUs change while they run, wait and sleep.
+
+use super::counts::next_generation;
+use super::masks::wake_all;
+use super::*;
+use rand_xoshiro::SplitMix64;
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
+
+/// Domains of so many CPUs each.
+fn domains(count: usize, each: usize) -> Machine {
+    let all = count * each;
+    Machine {
+        core: (0..all).map(|cpu| vec![cpu]).collect(),
+        node: (0..all).map(|cpu| (cpu / each) as i32).collect(),
+    }
+}
+
+/// Any CPUs: all, one, those of a domain, or some of all.
+fn any_cpus(draw: &mut impl FnMut(usize) -> usize, count: usize, each: usize) -> Vec<usize> {
+    let all = count * each;
+    match draw(5) {
+        0 => (0..all).collect(),
+        1 => vec![draw(all)],
+        2 => {
+            let domain = draw(count);
+            (domain * each..(domain + 1) * each).collect()
+        }
+        _ => {
+            let some: Vec<usize> = (0..all).filter(|_| draw(2) == 0).collect();
+            if some.is_empty() { vec![0] } else { some }
+        }
+    }
+}
+
+/// A host of some VMs and domains, on which for 5 of 6 seconds the CPUs of vCPUs change at random; the longest wait of each, ms.
+fn longest_waits(seed: usize) -> Vec<u64> {
+    let mut rng = SplitMix64::seed_from_u64(seed as u64);
+    let mut draw = move |n: usize| (rng.next_u64() % n as u64) as usize;
+    let (count, each) = (1 + draw(3), 2 + draw(3));
+    let vms = 1 + draw(4);
+    let sizes: Vec<(usize, u32)> = (0..vms).map(|_| (1 + draw(5), 100)).collect();
+    let tasks: usize = sizes.iter().map(|size| size.0).sum();
+    let mut vms = table(&sizes);
+    for vm in &mut vms {
+        let any = [Cosched::Auto, Cosched::Auto, Cosched::Relaxed, Cosched::Never];
+        vm.own.cosched = any[draw(4)];
+    }
+    let setups: Vec<TaskSetup> =
+        (0..tasks).map(|_| task_on(&any_cpus(&mut draw, count, each), 0)).collect();
+    let mut instep = fits(&domains(count, each), &setups, &vms, 0);
+    let (mut awake, mut last, mut longest) = (vec![false; tasks], vec![0; tasks], vec![0; tasks]);
+    let every = if draw(2) == 0 { 1200 } else { 20 };
+    for step in 1..=24_000 {
+        let now = START + step * MS / 4;
+        for task in 0..tasks {
+            // In some cases one never runs.
+            let wakes = !awake[task] && draw(if step < 10 { 3 } else { 200 }) == 0;
+            if wakes && !(task == 1 && seed.is_multiple_of(3)) {
+                wake_all(&mut instep, task..task + 1, now);
+                awake[task] = true;
+                last[task] = step;
+            }
+        }
+        if seed.is_multiple_of(5) && draw(800) == 0 {
+            next_generation(&mut instep);
+        }
+        if draw(every) == 0 && step < 20_000 {
+            let task = draw(tasks);
+            let cpus = any_cpus(&mut draw, count, each);
+            instep.kernel().set_affinity(task, &CpuMask::of(cpus), now);
+            run_due_work(&mut instep, now);
+        }
+        run_due_work(&mut instep, now);
+        for cpu in (0..count * each).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
+            instep.kernel().tick(cpu, now);
+            run_due_work(&mut instep, now);
+        }
+        for cpu in 0..count * each {
+            let Some(task) = instep.current(cpu) else { continue };
+            last[task] = step;
+            if task % 4 == 3 && draw(300) == 0 {
+                instep.kernel().block(cpu, now);
+                run_due_work(&mut instep, now);
+                awake[task] = false;
+            }
+        }
+        for task in (0..tasks).filter(|task| awake[*task]) {
+            longest[task] = longest[task].max((step - last[task]) / 4);
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    longest
+}
+
+#[test]
+fn vcpus_whose_cpus_change_at_random_never_wait_for_long() {
+    for seed in [42, 179] {
+        let longest = longest_waits(seed);
+        assert!(longest.iter().all(|ms| *ms <= 300), "seed {seed}: {longest:?}");
+    }
+}
