@@ -50,7 +50,7 @@
 #define LEAST_SLOTS 32
 
 /* Takes over the evidence of a vCPU; whether it belongs to the gang. In a trial it does, whatever its evidence says. */
-static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial)
+static __always_inline bool judge_vcpu(struct vm_state *v, struct slot_info *i, bool all, bool trial)
 {
 	if (!i->gang || !on(INSTEP_M_TRIAL))
 		i->bound = trial ? pol_trial_bound(i->ran_ns, i->blocks) : POL_GANG_OFF_NS;
@@ -64,23 +64,24 @@ static __always_inline bool judge_vcpu(struct slot_info *i, bool all, bool trial
 		return false;
 	i->ran_ns = 0;
 	i->blocks = 0;
-	return is_for_seat(i, all);
+	return is_for_seat(v, i, all);
 }
 
 /* Looks at the vCPUs of a VM; how many belong to the gang. Each notes in `seat` whether it does. */
 SEPARATE u32 judge_vcpus(u32 vm, bool all, bool trial)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
 	u32 seats = 0, n;
 	s32 k;
 
-	if (!s)
+	if (!s || !v)
 		return 0;
 	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k);
 
-		if (i && judge_vcpu(i, all, trial))
+		if (i && judge_vcpu(v, i, all, trial))
 			seats++;
 	}
 	return seats;
@@ -153,7 +154,7 @@ SEPARATE int number_seats(u32 vm, u32 seats, bool all)
 	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k);
-		bool has = i && c->next < seats && is_for_seat(i, all);
+		bool has = i && c->next < seats && is_for_seat(v, i, all);
 
 		if (!i)
 			break;

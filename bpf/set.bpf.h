@@ -254,10 +254,10 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 	return found;
 }
 
-/* Whether a vCPU has a seat in its VM's gang. */
-static __always_inline bool is_for_seat(struct slot_info *i, bool all)
+/* Whether a vCPU has a seat in its VM's gang. Where siblings may not use all CPUs it has none before it is known which it may use. */
+static __always_inline bool is_for_seat(struct vm_state *v, struct slot_info *i, bool all)
 {
-	return (i->gang || all) && (!i->cpus || (i->noted && i->allowed));
+	return (i->gang || all) && (i->noted ? i->allowed != 0 : !i->cpus && !v->restricted);
 }
 
 /* The least loaded of these CPUs. */
@@ -282,16 +282,17 @@ SEPARATE u32 least_loaded_lane(struct domain_state *d, u64 lanes)
 SEPARATE u32 nr_seated(u32 vm, u32 domain, u64 set, bool all)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
 	u32 n, count = 0;
 	s32 k;
 
-	if (!s)
+	if (!s || !v)
 		return 0;
 	n = vcpus_of(s);
 	bpf_for(k, 0, n) {
 		struct slot_info *i = slot_of(s->first_slot + k);
 
-		if (!i || !is_for_seat(i, all) || i->home != domain)
+		if (!i || !is_for_seat(v, i, all) || i->home != domain)
 			continue;
 		if (set & ~i->allowed)
 			return 0;
@@ -321,12 +322,13 @@ SEPARATE u64 assign_lane(struct domain_state *d, struct slot_info *i, u64 set, u
 static __always_inline u64 assign_lanes(struct domain_state *d, u32 vm, bool all)
 {
 	struct instep_vm_settings *s = vm_set_of(vm);
+	struct vm_state *v = vm_of(vm);
 	struct set_score score = {};
 	u64 set = 0, best;
 	u32 n;
 	s32 k;
 
-	if (!d || !s)
+	if (!d || !s || !v)
 		return 0;
 	best = find_set(d, vm, nr_seated(vm, d->host.domain, 0, all), 0, &score);
 	if (best && !nr_seated(vm, d->host.domain, best, all))
@@ -335,7 +337,7 @@ static __always_inline u64 assign_lanes(struct domain_state *d, u32 vm, bool all
 	bpf_for(k, 0, 2 * n) {
 		struct slot_info *i = slot_of(s->first_slot + (k < n ? k : k - n));
 
-		if (!i || !is_for_seat(i, all) || i->home != d->host.domain || (pol_count(i->allowed) == 1) != (k < n))
+		if (!i || !is_for_seat(v, i, all) || i->home != d->host.domain || (pol_count(i->allowed) == 1) != (k < n))
 			continue;
 		set = assign_lane(d, i, set, best);
 		if (!set)
