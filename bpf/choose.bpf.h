@@ -6,11 +6,11 @@
  *
  * Problem: a CPU must carry out the plan of the slot, and fill what the plan leaves, without looking through queues.
  * Method: it takes the first of these that there is:
+ *     a vCPU whose seat was taken from it while it waited there (a stray), and, after a change of the table of VMs, any that
+ *     waits on a seat: no plan names them;
  *     a thread bound to it, if that is further behind than what else there is; but not while the slot is that of a gang whose vCPU
  *     has waited for too long;
  *     in the middle and at the end of a slot (slot.bpf.h, serve_host), a thread of the host;
- *     a vCPU whose seat was taken from it while it waited there (a stray), and, after a change of the table of VMs, any that
- *     waits on a seat: no plan names them;
  *     a thread of the pool that might interrupt the gang whose slot it is if it woke up now (wake.bpf.h);
  *     the vCPU that has its seat here, of the gang whose slot it is;
  *     the thread of the domain's pool with the least place, unless what ran here has a lesser one; or, of those less than

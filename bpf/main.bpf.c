@@ -42,7 +42,7 @@
  *	   +--- no gang: pool of the domain --+
  *	   +--- gang: its seat ---------------+
  *	                                      v
- *	dispatch (a CPU chooses): bound threads | the host's in its window | strays | one that may interrupt this gang | the
+ *	dispatch (a CPU chooses): strays | bound threads | the host's in its window | one that may interrupt this gang | the
  *	                          owner's vCPU that sits here | the pool | a refused gang's vCPU in the hole | other domains'
  *	   |
  *	running -> tick (charge, evidence) -> stopping -> enqueue again, or quiescent when it sleeps
@@ -290,14 +290,14 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	c->overdue = 0;
 	c->claimed = 0;
 	weigh_prev(prev, c, d, &p);
+	if (INSTEP_STATE->drained < SET.nr_slots && drain_seats())
+		return;
+	if (d->stray && take_stray(d))
+		return;
 	if (take_bound(cpu, c, d, &p, now))
 		return;
 	tend_pool(d, cpu, now);
 	if (pol_before(now, c->lends) && take_host_thread(cpu, c, d))
-		return;
-	if (INSTEP_STATE->drained < SET.nr_slots && drain_seats())
-		return;
-	if (d->stray && take_stray(d))
 		return;
 	if (interrupt_slot(cpu, c, d))
 		return;
