@@ -310,6 +310,8 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 				grant(d, v, vm, plan);
 			else
 				refuse(d, v, vm);
+			/* A gang of several domains that is far behind would be promised every slot. */
+			d->owes |= v->refusals && overdue_by(&v->account, v, plan->now);
 		}
 		demand = pool_demand(vm, d->host.domain);
 		plan->light += v->account.light ? demand : 0;
