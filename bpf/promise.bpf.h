@@ -161,8 +161,8 @@ SEPARATE int is_due_in_all(u32 vm, u64 slot)
 	return due;
 }
 
-/* Promises a slot to a gang in all its domains, if that can be. */
-SEPARATE int promise(u32 vm, u64 slot, u64 now)
+/* Promises a slot to a gang in all its domains, if that can be, and if the gang is overdue or not as `overdue` says. */
+SEPARATE int promise(u32 vm, u64 slot, u64 now, bool overdue)
 {
 	struct vm_state *v = vm_of(vm);
 	struct domain_state *d;
@@ -175,7 +175,7 @@ SEPARATE int promise(u32 vm, u64 slot, u64 now)
 	/* Another planner was here before. */
 	if (!d || is_promised(d, slot, vm))
 		return false;
-	if (!is_due_in_all(vm, slot) && !overdue_by(&v->account, v, now))
+	if (!overdue_by(&v->account, v, now) == overdue || (!overdue && !is_due_in_all(vm, slot)))
 		return false;
 	bpf_for(k, 0, INSTEP_MAX_PARTS) {
 		d = domain_of_part(v, k);
@@ -194,7 +194,7 @@ SEPARATE int promise(u32 vm, u64 slot, u64 now)
 	return false;
 }
 
-/* Promises the next slot to the gangs of this domain that have parts in others, too. */
+/* Promises the next slot to the gangs of this domain that have parts in others, too: to those that are overdue first. */
 SEPARATE int promise_slots(struct domain_state *d, u64 now)
 {
 	u64 next = slot_number(now) + 1;
@@ -204,12 +204,12 @@ SEPARATE int promise_slots(struct domain_state *d, u64 now)
 	if (!d)
 		return 0;
 	n = members_of(d);
-	bpf_for(k, 0, n) {
-		u32 vm = d->members[within(k, INSTEP_MAX_VMS)];
+	bpf_for(k, 0, 2 * n) {
+		u32 vm = d->members[within((u32)k < n ? k : k - n, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
 
 		if (v && is_spread_gang(v))
-			promise(vm, next, now);
+			promise(vm, next, now, (u32)k < n);
 	}
 	return 0;
 }
