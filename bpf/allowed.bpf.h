@@ -127,7 +127,7 @@ SEPARATE int note_may_use(struct task_struct *p __arg_trusted, struct slot_info 
 		i->home = k;
 		i->allowed = lanes;
 	}
-	v->masks += i->mask && i->mask != mask;
+	v->masks += i->mask != mask;
 	i->mask = mask;
 	return 0;
 }

@@ -378,7 +378,7 @@ SEPARATE int end_window(u32 vm, u64 now)
 		seats = 0;
 	if (!all && is_crowded(v, seats))
 		seats = 0;
-	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && (!v->nr_parts || v->masks != v->masks_at)) ||
+	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts) || (v->nr_parts && v->masks != v->masks_at) ||
 	    (!seats && is_broad(vm, v, d) != v->broad))
 		reseat(vm, v, d, seats, all, now);
 	if (is_spread_pool(v)) {

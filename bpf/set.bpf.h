@@ -387,7 +387,6 @@ SEPARATE int place_part(u32 vm, u32 k, u32 domain, u32 size)
 	part->domain = domain;
 	part->granted = 0;
 	v->assigned = v->restricted && !v->alike;
-	v->masks_at = v->masks;
 	part->set = v->assigned ? assign_lanes(d, vm, s->cosched == INSTEP_COSCHED_RELAXED) : find_set(d, vm, size, 0, &score);
 	d->stale = 1;
 	return part->set != 0;

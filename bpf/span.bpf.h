@@ -376,6 +376,7 @@ SEPARATE int place_gang(u32 vm, u64 now)
 		return 0;
 	leave_domains(vm);
 	v->moved_at = now;
+	v->masks_at = v->masks;
 	find_place(vm, v, d);
 	note_load(vm, &v->account, false);
 	return 0;

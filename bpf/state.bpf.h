@@ -99,7 +99,7 @@ struct vm_state {
 	u32 alike;	 /* ... but all may use the same */
 	u32 split;	 /* some may not use its domain */
 	u32 assigned;	 /* a gang whose vCPUs may not: each has a CPU of its own (set.bpf.h) */
-	u32 masks_at;	 /* how often one may use other CPUs than before, when the gang last had its place, ... */
+	u32 masks_at;	 /* how often one may use other CPUs than was known, when the VM last had its place, ... */
 	u32 masks;	 /* ... and until now */
 	u64 allowed;	 /* lanes of its domain that any of its vCPUs may use */
 	u64 window_at;	 /* begin of the window of evidence */

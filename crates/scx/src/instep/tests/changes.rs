@@ -1,7 +1,7 @@
 //! vCPUs whose CPUs change while they run, wait and sleep.
 
 use super::counts::next_generation;
-use super::masks::wake_all;
+use super::masks::{run, wake_all};
 use super::*;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
@@ -98,4 +98,22 @@ fn vcpus_whose_cpus_change_at_random_never_wait_for_long() {
         let longest = longest_waits(seed);
         assert!(longest.iter().all(|ms| *ms <= 300), "seed {seed}: {longest:?}");
     }
+}
+
+#[test]
+fn vm_in_several_pools_follows_a_vcpu_to_another_domain() {
+    // A VM that forms no gang has two vCPUs on each of two nodes; one of them goes to a third. On each node four vCPUs compute.
+    let on = |node: usize| [4 * node, 4 * node + 1, 4 * node + 2, 4 * node + 3];
+    let mut tasks: Vec<TaskSetup> = [0, 0, 1, 1].map(|node| task_on(&on(node), 0)).to_vec();
+    (0..3).for_each(|node| tasks.extend(vec![task_on(&on(node), 0); 4]));
+    let mut vms = table(&[(4, 100); 4]);
+    vms[0].own.cosched = Cosched::Never;
+    let mut instep = fits(&domains(3, 4), &tasks, &vms, 0);
+    wake_all(&mut instep, 0..16, START);
+    run(&mut instep, 12, 16, START, 2000);
+    instep.kernel().set_affinity(3, &CpuMask::of(on(2)), START + 2000 * MS);
+    run(&mut instep, 12, 16, START + 2000 * MS, 1000);
+    let (ran, longest) = run(&mut instep, 12, 16, START + 3000 * MS, 4000);
+    // Quarters of ms: beside a gang that needs all CPUs it has about half of one.
+    assert!(ran[3] > 6500, "{ran:?} {longest:?}");
 }

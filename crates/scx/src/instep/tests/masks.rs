@@ -13,7 +13,13 @@ fn nodes(each: usize) -> Machine {
 }
 
 /// Wakes these tasks, and runs all for so many milliseconds; CPU time of each in quarters of one, and its longest wait.
-fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, ms: u64) -> (Vec<u64>, Vec<u64>) {
+pub(super) fn run(
+    instep: &mut Instep,
+    cpus: usize,
+    tasks: usize,
+    from: u64,
+    ms: u64,
+) -> (Vec<u64>, Vec<u64>) {
     let (mut ran, mut last, mut longest) = (vec![0; tasks], vec![0; tasks], vec![0; tasks]);
     for step in 1..=ms * 4 {
         let now = from + step * MS / 4;
