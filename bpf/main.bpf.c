@@ -239,6 +239,8 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 	count(INSTEP_C_QUEUED);
 	if (is_bound(p) && !(d->slotted && seat_cpu(t) == here)) {
 		enqueue_bound(p, t, domain, now, enq_flags);
+		if (seat_cpu(t) == here)
+			start_slots(d, domain, now);
 		return;
 	}
 	if (!__COMPAT_is_enq_cpu_selected(enq_flags) || (enq_flags & SCX_ENQ_REENQ)) {

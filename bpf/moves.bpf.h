@@ -187,20 +187,16 @@ static __always_inline void move_load(struct domain_state *from, struct domain_s
 	to->loaded += load;
 }
 
-/*
- * vCPUs that have a seat and wait in the pool, because they came there before slots were planned or before their VM formed
- * a gang, go to the queues of their seats: no plan names them where they are.
- */
-static __noinline void seat_pool(struct domain_state *d, u32 domain)
+/* vCPUs of this queue that have a seat go to the queues of their seats. */
+static __noinline void seat_queued(struct domain_state *d, u32 domain, u64 queue)
 {
 	struct task_struct *p;
 
-	if (!d)
+	if (!d || scx_bpf_dsq_nr_queued(queue) <= 0)
 		return;
-	d->pooled = 0;
 	/* A timer's program holds no such lock by itself. */
 	bpf_rcu_read_lock();
-	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_state *t = task_of(p);
 		struct slot_info *i = t ? slot_of(t->slot) : NULL;
 		struct vm_state *v = t ? vm_of(t->vm) : NULL;
@@ -222,6 +218,24 @@ static __noinline void seat_pool(struct domain_state *d, u32 domain)
 			leave_seat(t);
 	}
 	bpf_rcu_read_unlock();
+}
+
+/*
+ * vCPUs that have a seat and wait in the pool, or as bound to a CPU, because they came there before slots were planned or before
+ * their VM formed a gang, come to their seats: no plan names them where they are.
+ */
+SEPARATE int seat_all(struct domain_state *d, u32 domain)
+{
+	s32 lane;
+
+	if (!d)
+		return 0;
+	d->pooled = 0;
+	seat_queued(d, domain, pool_queue(domain));
+	bpf_for(lane, 0, INSTEP_LANES)
+		if (d->lanes & pol_lane(lane))
+			seat_queued(d, domain, bound_queue(cpu_at(d, lane)));
+	return 0;
 }
 
 /* A VM goes to another domain, with its lag. */

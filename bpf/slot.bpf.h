@@ -499,7 +499,7 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 	plan.free = d->lanes & ~d->taken;
 	d->nr_refused = 0;
 	if (!d->slotted || d->pooled)
-		seat_pool(d, domain);
+		seat_all(d, domain);
 	d->slotted = 1;
 	count(INSTEP_C_SLOT);
 	keep_promises(d, &plan);

@@ -117,3 +117,41 @@ fn vm_in_several_pools_follows_a_vcpu_to_another_domain() {
     // Quarters of ms: beside a gang that needs all CPUs it has about half of one.
     assert!(ran[3] > 6500, "{ran:?} {longest:?}");
 }
+
+#[test]
+fn pinned_gangs_run_at_once_though_one_sleeps_now_and_then() {
+    // Two VMs of a vCPU on each of four CPUs; the second one computes for 100 ms and sleeps for 20.
+    let tasks: Vec<TaskSetup> = (0..8).map(|at| task_on(&[at % 4], 0)).collect();
+    let mut vms = table(&[(4, 100), (4, 100)]);
+    vms.iter_mut().for_each(|vm| vm.own.cosched = Cosched::Relaxed);
+    let mut instep = fits(&cores(4), &tasks, &vms, 0);
+    wake_all(&mut instep, 0..4, START);
+    let (mut left, mut until, mut whole) = ([0; 4], 1, [0; 2]);
+    for step in 1..=16_000 {
+        let now = START + step * MS / 4;
+        if left == [0; 4] && step >= until {
+            wake_all(&mut instep, 4..8, now);
+            left = [400; 4];
+        }
+        run_due_work(&mut instep, now);
+        for cpu in (0..4).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
+            instep.kernel().tick(cpu, now);
+            run_due_work(&mut instep, now);
+        }
+        let running: Vec<Option<usize>> = (0..4).map(|cpu| instep.current(cpu)).collect();
+        for (vm, quarters) in whole.iter_mut().enumerate() {
+            let own = running.iter().filter(|task| task.is_some_and(|task| task / 4 == vm));
+            *quarters += usize::from(own.count() == 4);
+        }
+        for cpu in (0..4).filter(|cpu| running[*cpu] == Some(cpu + 4)) {
+            left[cpu] -= 1;
+            if left[cpu] == 0 {
+                instep.kernel().block(cpu, now);
+                run_due_work(&mut instep, now);
+                until = step + 80;
+            }
+        }
+    }
+    assert_eq!(instep.ejected(), None);
+    assert!(whole.iter().all(|quarters| *quarters > 7000), "{whole:?} of 16,000");
+}
