@@ -19,6 +19,7 @@
  *   gang.bpf.h, set.bpf.h, moves.bpf.h
  *                  vCPUs that hardly ever block form the gang of their VM. The gang has a set of CPUs in one scheduling
  *                  domain (at most 64 CPUs of a node). Sets coincide, nest or are disjoint, and move as a whole, seldom.
+ *   allowed.bpf.h, parts.bpf.h  Which CPUs vCPUs may use: each one of a gang that are pinned has its seat on a CPU of its own.
  *   slot.bpf.h     While threads wait, a timer cuts time into slots of 6 ms. One CPU plans each slot: in the order of
  *                  virtual time each gang gets its whole set or waits, and other accounts get as many CPUs as they want.
  *   span.bpf.h, promise.bpf.h
