@@ -143,7 +143,8 @@ SEPARATE int move_to_pool(u32 slot)
 
 	bpf_for_each(scx_dsq, p, seat_queue(slot), 0) {
 		struct task_state *t = task_of(p);
-		struct cpu_state *c = cpu_of(scx_bpf_task_cpu(p));
+		s32 cpu = scx_bpf_task_cpu(p);
+		struct cpu_state *c = cpu_of(cpu);
 		struct domain_state *d = c ? domain_of(c->domain) : NULL;
 
 		if (!t || !d)
@@ -151,8 +152,11 @@ SEPARATE int move_to_pool(u32 slot)
 		leave_seat(t);
 		d->pooled = 1;
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, place_of(t, c->domain));
-		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, pool_queue(c->domain), 0))
-			call_idle(d);
+		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, pool_queue(c->domain), 0))
+			continue;
+		/* It may use the CPU where it was, if no other that idles. */
+		scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
+		call_idle(d);
 	}
 	return 0;
 }
