@@ -9,8 +9,8 @@
  * a planner promises slot n + 1 to each wide gang of its domain that is due in all its domains:
  *     virtual time of the part <= clock of the domain + what a slot costs the gang
  * where a part that has slot n counts as charged for it. It is barred while VMs that come before it in one of its domains, and want
- * less than 7/8 of their share, want more CPUs of the pool there than its part leaves, and while threads of a pool there are overdue. A
- * gang that had no slot for too long (account.bpf.h, overdue_by) is due, and never barred.
+ * less than 7/8 of their share, want more CPUs of the pool there than its part leaves, and while threads of a pool or gangs of one domain there are
+ * overdue. A gang that had no slot for too long (account.bpf.h, overdue_by) is due, never barred, and comes before those that are not.
  *     The promise is written into each domain in ascending order by compare and swap: of two gangs
  * that want the same domain the first one has all, the other one takes back what it had.
  *     So its domains share their CPUs between the gang and others as their clocks say, and the slowest of them decides. Of two gangs

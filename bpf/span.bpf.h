@@ -26,7 +26,7 @@
  * parts alone.
  *     A VM with vCPUs that may not use its domain, as one pinned to several nodes, has parts where they have their homes (parts.bpf.h).
  * Limits: while some of its vCPUs form a gang that fits into its domain all wait there. What
- * lies in several domains moves only when a gang loses CPUs, when the VM gets another home, or when a trial as a gang begins or ends.
+ * lies in several domains moves only when a gang loses CPUs, when a vCPU may use others, when the VM gets another home, or when a trial as a gang begins or ends.
  */
 #ifndef INSTEP_SPAN_BPF_H
 #define INSTEP_SPAN_BPF_H

@@ -93,7 +93,7 @@ struct vm_state {
 	u32 nr_parts;	 /* domains in which they have their seats, or in whose pools they wait if these are several; else 0 */
 	u32 generation;	 /* of the table when this entry was begun; 0 while user space begins it */
 	u32 joined;	 /* it has a domain */
-	u32 broad;	 /* when it last got no gang, it had more vCPUs than its domain has CPUs (span.bpf.h) */
+	u32 broad;	 /* when it last got no gang, its domain had too few CPUs for its vCPUs (span.bpf.h, is_broad) */
 	u32 wide;	 /* more of its vCPUs never block than its domain has CPUs */
 	u32 restricted;	 /* some of its vCPUs may not use all CPUs of the host, ... */
 	u32 alike;	 /* ... but all may use the same */
@@ -252,7 +252,7 @@ struct domain_state {
 	u32 slot;	/* number of the slot */
 	u32 slotted;	/* slots are planned */
 	u32 relieved;	/* the slot in which overdue threads of the pool last had CPUs before gangs */
-	u32 owes;	/* some wait, but not in this slot: the next one is not promised */
+	u32 owes;	/* some wait, but not in this slot, or a gang was refused that is overdue: the next one is not promised */
 	u32 nr_members;
 	u64 used;	/* lanes that any of them may use */
 	u32 listed;	/* while members are listed (struct numbering says why in memory) */
