@@ -125,6 +125,11 @@ SEPARATE int take_number(u32 vm, u32 slot)
 		c->part++;
 		part = &v->parts[within(c->part, INSTEP_MAX_PARTS)];
 	}
+	/* Its CPUs may have changed since it was assigned one. */
+	if (v->assigned && (c->part >= v->nr_parts || !(part->set & pol_lane(i->lane)))) {
+		i->seat = NO_SEAT;
+		return 0;
+	}
 	i->seat = (v->assigned ? pol_rank_of_lane(part->set, i->lane) : c->next - part->first) & (INSTEP_LANES - 1);
 	i->part = c->part;
 	if (i->waits)
@@ -256,7 +261,8 @@ SEPARATE int has_spoilt_set(u32 vm, u64 now)
 		if (!d)
 			continue;
 		d->lost = lost_lanes(d, now);
-		spoilt |= !lanes_for(v, d) || (v->parts[within(k, INSTEP_MAX_PARTS)].set & (d->lost | ~lanes_for(v, d)));
+		/* A VM of which no vCPU is at home in a domain between others' homes has nothing there. */
+		spoilt |= (!v->split && !lanes_for(v, d)) || (v->parts[within(k, INSTEP_MAX_PARTS)].set & (d->lost | ~lanes_for(v, d)));
 	}
 	return spoilt;
 }
