@@ -116,7 +116,7 @@ SEPARATE int note_may_use(struct task_struct *p __arg_trusted, struct slot_info 
 		u64 lanes = allowed_lanes(p, domain_of(k));
 		u32 count = pol_count(lanes);
 
-		/* A prime: lanes of different domains do not add up to the same. */
+		/* An odd factor: the same lanes in another domain make another mask. */
 		mask = (mask + lanes) * 0x9e3779b97f4a7c55ull;
 		v->may_use[within(k, INSTEP_MAX_DOMAINS)] = lanes;
 		if (count && (u32)k == v->account.domain)

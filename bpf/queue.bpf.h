@@ -6,7 +6,7 @@
  *
  * Problem: a CPU must find the next thread without a look at other CPUs, and no thread may wait on a CPU that is
  * busy while another of its domain is free.
- * Method: three kinds of queues.
+ * Method: three kinds of queues, beside that of threads which a limit holds (held.bpf.h).
  *     pool     one in a domain: threads that form no gang, ordered by place (policy.h, pol_key):
  *              virtual time of the account + what the thread had against others of its account
  *     bound    one for each CPU: threads that may run on this CPU only, ordered likewise

@@ -14,7 +14,7 @@
  * An account that was not served for 45 ms comes before all, as does a gang that had no slot for so long: of those the one
  * that has waited longest. In every other slot threads of the pool that are overdue have a CPU each before these. The plan
  * is the owner of each CPU. A CPU that runs something else has to choose again; each then takes the vCPU that sits there
- * (queue.bpf.h).
+ * (choose.bpf.h).
  *     A *hole* is a CPU whose owner has nothing to run there, or that nobody owns. It takes what waits in the pool, and
  * where nothing does a vCPU of a gang that was refused. That one gives way to any thread of the pool that wakes up, and
  * costs its VM nothing: nobody else wanted the CPU, and a wide VM that spins would burn its share alone and never be

@@ -25,8 +25,9 @@
  * which some waited each vCPU goes to the next part: those that wait beside a gang have less, as the VM may have its share in the other
  * parts alone.
  *     A VM with vCPUs that may not use its domain, as one pinned to several nodes, has parts where they have their homes (parts.bpf.h).
- * Limits: while some of its vCPUs form a gang that fits into its domain all wait there. What
- * lies in several domains moves only when a gang loses CPUs, when a vCPU may use others, when the VM gets another home, or when a trial as a gang begins or ends.
+ *     The seats of such a VM are where its vCPUs are at home, in place of evenly divided.
+ * Limits: while some of its vCPUs form a gang that fits into its domain all wait there. What lies in several domains moves only when
+ * a gang loses CPUs, when a vCPU may use others, when the VM gets another home, or when a trial as a gang begins or ends.
  */
 #ifndef INSTEP_SPAN_BPF_H
 #define INSTEP_SPAN_BPF_H
