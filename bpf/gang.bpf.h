@@ -379,8 +379,9 @@ SEPARATE int end_window(u32 vm, u64 now)
 	all = s->cosched == INSTEP_COSCHED_RELAXED;
 	seats = judge_vcpus(vm, all, continue_trial(vm, window));
 	d->lost = lost_lanes(d, now);
-	v->wide = !v->split && seats > room_for(v, d);
-	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || ((v->wide || v->split) && !may_spread(v)))
+	/* One bound to fewer CPUs than it has vCPUs is none: who is nice among them gives way. */
+	v->wide = !v->split && seats > (d->isolated ? 0 : d->nr_lanes - pol_count(d->lost));
+	if (!on(INSTEP_M_GANG) || s->cosched == INSTEP_COSCHED_NEVER || seats < 2 || ((seats > room_for(v, d) || v->split) && !may_spread(v)))
 		seats = 0;
 	if (!all && is_crowded(v, seats))
 		seats = 0;

@@ -261,3 +261,15 @@ fn gangs_of_pinned_vcpus_run_at_once() {
         assert!(whole.iter().all(|ms| *ms > wanted), "case {case}: {whole:?}");
     }
 }
+
+#[test]
+fn nice_holds_among_vcpus_that_share_the_cpus_they_are_bound_to() {
+    let tasks = [task_on(&[3], 0), task_on(&[3], 0)];
+    let mut instep = fits(&cores(4), &tasks, &table(&[(2, 100)]), 0);
+    wake_all(&mut instep, 0..2, START);
+    // Nice 5, as the kernel has it.
+    instep.kernel().set_weight(1, 33);
+    run(&mut instep, 4, 2, START, 1000);
+    let (ran, _) = run(&mut instep, 4, 2, START + 1000 * MS, 4000);
+    assert!((60..=80).contains(&(100 * ran[0] / (ran[0] + ran[1]))), "{ran:?}");
+}
