@@ -18,11 +18,12 @@
 /* The CPUs of a domain that a thread may use. */
 SEPARATE u64 allowed_lanes(struct task_struct *p __arg_trusted, struct domain_state *d)
 {
-	u64 allowed = d ? d->lanes : 0;
+	u64 allowed;
 	s32 lane;
 
 	if (!d)
 		return 0;
+	allowed = d->lanes;
 	/* A timer's program holds no such lock by itself. */
 	bpf_rcu_read_lock();
 	bpf_for(lane, 0, INSTEP_LANES)

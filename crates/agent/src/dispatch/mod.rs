@@ -253,15 +253,13 @@ impl Dispatch {
         // Those of the scheduler before.
         (self.limits, self.programs) = ((Vec::new(), 0), Vec::new());
         let (vms, plan) = decide((&self.config, &self.trust), &self.scanner);
-        self.isolated = isolated_cpus(&Root::live());
-        let topology = instep_host::topology::read(&Root::live());
-        let places = topology
-            .map_err(|error| format!("the CPUs cannot be read: {error}"))
-            .and_then(|topology| places(&topology, &self.isolated));
-        let next = match (plan, places) {
-            (LoadPlan::Stay(why), _) | (LoadPlan::Load, Err(why)) => State::Off(why),
-            (LoadPlan::Busy(why), _) => State::busy(why),
-            (LoadPlan::Load, Ok(places)) => self.load(&places, vcpus_of(&vms.0)),
+        let next = match plan {
+            LoadPlan::Stay(why) => State::Off(why),
+            LoadPlan::Busy(why) => State::busy(why),
+            LoadPlan::Load => match self.read_places() {
+                Ok(places) => self.load(&places, vcpus_of(&vms.0)),
+                Err(why) => State::Off(why),
+            },
         };
         if let (State::Off(why), true) = (&next, self.config.mode != Mode::Off) {
             self.said.push(format!("the kernel's default scheduler stays: {why}"));
@@ -279,6 +277,15 @@ impl Dispatch {
         }
         self.state = next;
         self.write();
+    }
+
+    /// Where each CPU is now, or why the scheduler cannot be told.
+    fn read_places(&mut self) -> Result<Vec<CpuPlace>, String> {
+        let root = Root::live();
+        self.isolated = isolated_cpus(&root);
+        let topology = instep_host::topology::read(&root)
+            .map_err(|error| format!("the CPUs cannot be read: {error}"))?;
+        places(&topology, &self.isolated)
     }
 
     fn load(&mut self, places: &[CpuPlace], vcpus: usize) -> State {

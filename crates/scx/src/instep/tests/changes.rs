@@ -70,11 +70,7 @@ fn longest_waits(seed: usize) -> Vec<u64> {
             instep.kernel().set_affinity(task, &CpuMask::of(cpus), now);
             run_due_work(&mut instep, now);
         }
-        run_due_work(&mut instep, now);
-        for cpu in (0..count * each).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
-            instep.kernel().tick(cpu, now);
-            run_due_work(&mut instep, now);
-        }
+        pass_quarter(&mut instep, count * each, step, now);
         for cpu in 0..count * each {
             let Some(task) = instep.current(cpu) else { continue };
             last[task] = step;
@@ -133,11 +129,7 @@ fn pinned_gangs_run_at_once_though_one_sleeps_now_and_then() {
             wake_all(&mut instep, 4..8, now);
             left = [400; 4];
         }
-        run_due_work(&mut instep, now);
-        for cpu in (0..4).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
-            instep.kernel().tick(cpu, now);
-            run_due_work(&mut instep, now);
-        }
+        pass_quarter(&mut instep, 4, step, now);
         let running: Vec<Option<usize>> = (0..4).map(|cpu| instep.current(cpu)).collect();
         for (vm, quarters) in whole.iter_mut().enumerate() {
             let own = running.iter().filter(|task| task.is_some_and(|task| task / 4 == vm));

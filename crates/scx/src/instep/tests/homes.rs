@@ -136,11 +136,7 @@ fn gang_from_a_full_node_leaves_another_node_to_those_at_home_there() {
     let (mut had, mut rests) = ((0..24).collect::<Vec<u64>>(), [0; 24]);
     for step in 1..12_000 {
         let now = START + step * MS / 4;
-        run_due_work(&mut instep, now);
-        for cpu in (0..16).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
-            instep.kernel().tick(cpu, now);
-            run_due_work(&mut instep, now);
-        }
+        pass_quarter(&mut instep, 16, step, now);
         for task in (16..24).filter(|task| rests[*task] == step) {
             wake(&mut instep, task, now);
         }

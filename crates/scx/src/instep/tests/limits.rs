@@ -57,17 +57,13 @@ fn wake(instep: &mut Instep, task: usize, now: u64) {
     run_due_work(instep, now);
 }
 
-/// So many milliseconds from `from` on, in steps of a quarter; the clock ticks every 4 ms, each CPU at another moment.
+/// So many milliseconds from `from` on, in steps of a quarter.
 /// For how many milliseconds each task ran.
 pub(super) fn run(instep: &mut Instep, cpus: usize, tasks: usize, from: u64, ms: u64) -> Vec<f64> {
     let mut ran = vec![0.0; tasks];
     for step in 1..=ms * 4 {
         let now = from + step * MS / 4;
-        run_due_work(instep, now);
-        for cpu in (0..cpus).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
-            instep.kernel().tick(cpu, now);
-            run_due_work(instep, now);
-        }
+        pass_quarter(instep, cpus, step, now);
         for task in (0..cpus).filter_map(|cpu| instep.current(cpu)) {
             ran[task] += 0.25;
         }

@@ -12,7 +12,7 @@ fn nodes(each: usize) -> Machine {
     }
 }
 
-/// Wakes these tasks, and runs all for so many milliseconds; CPU time of each in quarters of one, and its longest wait.
+/// So many milliseconds from `from` on, in steps of a quarter; CPU time of each in quarters of one, and its longest wait.
 pub(super) fn run(
     instep: &mut Instep,
     cpus: usize,
@@ -23,11 +23,7 @@ pub(super) fn run(
     let (mut ran, mut last, mut longest) = (vec![0; tasks], vec![0; tasks], vec![0; tasks]);
     for step in 1..=ms * 4 {
         let now = from + step * MS / 4;
-        run_due_work(instep, now);
-        for cpu in (0..cpus).filter(|cpu| (step + *cpu as u64).is_multiple_of(16)) {
-            instep.kernel().tick(cpu, now);
-            run_due_work(instep, now);
-        }
+        pass_quarter(instep, cpus, step, now);
         for task in (0..cpus).filter_map(|cpu| instep.current(cpu)) {
             ran[task] += 1;
             last[task] = step;
