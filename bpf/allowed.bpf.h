@@ -93,6 +93,7 @@ SEPARATE int sum_allowed(u32 vm)
 			room += pol_count(v->may_use[within(k, INSTEP_MAX_DOMAINS)]);
 	}
 	v->restricted = cpus > 0;
+	note_used(vm);
 	allowed = lanes_for(v, d);
 	if (v->allowed != allowed || v->alike != alike || v->split != split)
 		d->stale = 1;

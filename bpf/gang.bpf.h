@@ -435,6 +435,8 @@ SEPARATE int join(u32 vm, bool restricted, u32 here, u64 now)
 
 	if (!v || !s || vm == INSTEP_HOST || __sync_val_compare_and_swap(&v->joined, 0, 1))
 		return 0;
+	if (!restricted)
+		note_used(vm);
 	domain = restricted ? here : least_loaded(home_of(s), false, NULL);
 	d = domain_of(domain);
 	v->account.domain = domain;

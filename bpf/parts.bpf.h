@@ -74,6 +74,24 @@ static __always_inline u64 lanes_for(struct vm_state *v, struct domain_state *d)
 	return v->restricted ? v->may_use[within(d->host.domain, INSTEP_MAX_DOMAINS)] : d->lanes;
 }
 
+/* The CPUs of each domain that a VM may use count as used by VMs. */
+SEPARATE int note_used(u32 vm)
+{
+	struct vm_state *v = vm_of(vm);
+	u32 n = SET.nr_domains;
+	s32 k;
+
+	if (!v)
+		return 0;
+	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
+		struct domain_state *d = domain_of(k);
+
+		if (d)
+			__sync_fetch_and_or(&d->used, lanes_for(v, d));
+	}
+	return 0;
+}
+
 /* Whether the siblings may use all CPUs of a part: after CPUs were taken from them they do not until the end of the window. */
 static __always_inline bool may_use_part(struct vm_state *v, struct gang_part *part)
 {

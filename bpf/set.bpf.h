@@ -101,12 +101,14 @@ SEPARATE int list_members(struct domain_state *d, u32 domain)
 		struct instep_vm_settings *own = vm_set_of(k);
 		struct vm_state *v = vm_of(k);
 
-		if (!v || !own || !v->joined || !is_member(v, domain) || !own->weight)
+		if (!v || !own || !v->joined || !own->weight)
+			continue;
+		used |= lanes_for(v, d);
+		if (!is_member(v, domain))
 			continue;
 		gangs += v->seats > 1;
 		wide += is_gang(v) && pol_count(part_in(v, domain)->set) * 2 > d->nr_lanes;
 		spread += is_spread_gang(v);
-		used |= lanes_for(v, d);
 		d->members[within(d->listed, INSTEP_MAX_VMS)] = k;
 		d->listed++;
 	}

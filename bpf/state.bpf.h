@@ -254,7 +254,7 @@ struct domain_state {
 	u32 relieved;	/* the slot in which overdue threads of the pool last had CPUs before gangs */
 	u32 owes;	/* some wait, but not in this slot, or a gang was refused that is overdue: the next one is not promised */
 	u32 nr_members;
-	u64 used;	/* lanes that any of them may use */
+	u64 used;	/* lanes that any VM of the host may use */
 	u32 listed;	/* while members are listed (struct numbering says why in memory) */
 	s32 lending;	/* while a window is opened: threads of the host that have no CPU yet */
 	u32 nr_refused;

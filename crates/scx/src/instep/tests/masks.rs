@@ -269,3 +269,21 @@ fn nice_holds_among_vcpus_that_share_the_cpus_they_are_bound_to() {
     let (ran, _) = run(&mut instep, 4, 2, START + 1000 * MS, 4000);
     assert!((60..=80).contains(&(100 * ran[0] / (ran[0] + ran[1]))), "{ran:?}");
 }
+
+#[test]
+fn node_whose_only_vm_is_pinned_to_few_cpus_is_not_full() {
+    // A VM on two CPUs of node 0; one of six computes on node 1. One of four comes.
+    let mut tasks = vec![task_on(&[0, 1], 0); 2];
+    tasks.extend(vec![task_on(&(0..16).collect::<Vec<_>>(), 0); 10]);
+    let mut instep = fits(&nodes(8), &tasks, &table(&[(2, 100), (6, 100), (4, 100)]), 0);
+    wake_all(&mut instep, 0..2, START);
+    run(&mut instep, 16, 12, START, 200);
+    wake_all(&mut instep, 2..8, START + 200 * MS);
+    run(&mut instep, 16, 12, START + 200 * MS, 500);
+    wake_all(&mut instep, 8..12, START + 700 * MS);
+    let (ran, _) = run(&mut instep, 16, 12, START + 700 * MS, 1000);
+    let on = |cpus: std::ops::Range<usize>, tasks: std::ops::Range<usize>| {
+        cpus.filter_map(|cpu| instep.current(cpu)).filter(|task| tasks.contains(task)).count()
+    };
+    assert_eq!((on(8..16, 2..8), on(0..8, 8..12)), (6, 4), "{ran:?}");
+}
