@@ -12,6 +12,9 @@ const TOO_LONG: usize = 900;
 /// Lines of text that a version has in the changelog at most.
 const CHANGES: usize = 40;
 
+/// How git marks the two sides of a merge that nobody finished. Split here, as the next is.
+const CONFLICT: [&str; 2] = [concat!("<<<", "<<<< "), concat!(">>>", ">>>> ")];
+
 /// A skip that nobody counts.
 const UNCOUNTED: &str = concat!("println!(\"", "skipped");
 
@@ -51,6 +54,10 @@ pub(super) fn check(path: &Path, bytes: &[u8]) -> Vec<Finding> {
             findings.push(Finding::error(format!(
                 "{name}:{number}: a skip that is not counted; call instep_madehost::skip::note"
             )));
+        }
+        if CONFLICT.iter().any(|mark| line.starts_with(mark)) {
+            findings
+                .push(Finding::error(format!("{name}:{number}: a merge that was not finished")));
         }
         for forbidden in FORBIDDEN.iter().filter(|forbidden| holds(line, forbidden)) {
             findings.push(Finding::error(format!(
@@ -125,6 +132,14 @@ mod tests {
         let text = format!("//! x\ne{UNCOUNTED}: no KVM\");\n");
         assert!(check_text("a/src/b.rs", &text)[0].fatal);
         assert_eq!(check_text("crates/madehost/src/skip.rs", &text), []);
+    }
+
+    #[test]
+    fn merge_that_was_not_finished_is_refused() {
+        for mark in CONFLICT {
+            let found = check_text("README.md", &format!("text\n{mark}HEAD\n"));
+            assert!(found[0].fatal && found[0].what.contains("README.md:2"), "{found:?}");
+        }
     }
 
     #[test]
