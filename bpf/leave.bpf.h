@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Where a thread stops under whose CPU limit nothing is left: on its way back to user space.
+ *
+ * Flag: none (part of the limits' promise). Counters: none.
+ *
+ * Problem: a thread that is stopped in the kernel may hold a lock there that the whole host waits for, for a period and longer. The
+ * kernel's own limits let it run until it returns to user space (Linux 6.18, throttle_cfs_rq_work in kernel/sched/fair.c).
+ * Method: the same. Such a thread is asked to leave: it gets a task work, which it does last in the kernel, or before its guest goes
+ * on (bpf_task_work_schedule_resume, kernel/bpf/helpers.c, Linux 6.18). That says that the thread is at the border and has it
+ * preempted; only then it is held (held.bpf.h). Until then it runs and waits as others do, and what it uses is a debt of its
+ * limit. Most kernels preempt it while the work is still done, which disables migration. So it waits for its own CPU, and the loader
+ * asks the kernel to hand over such threads, too (SCX_OPS_ENQ_MIGRATION_DISABLED).
+ * Limits: before Linux 6.18, or where there is no memory for the work, a thread is stopped wherever it is, as the kernel
+ * did then. So are those that return to no user space though their limit is charged (PF_USER_WORKER: vhost, io_uring). While a
+ * thread is held the kernel frees no sleepable BPF program, and who changes its affinity waits.
+ */
+#ifndef INSTEP_LEAVE_BPF_H
+#define INSTEP_LEAVE_BPF_H
+
+#include "limit.bpf.h"
+
+/* Whether a thread may be stopped by a limit: it disabled nothing, and holds nothing of the kernel that only its end gives back. */
+static __always_inline bool may_be_stopped(struct task_struct *p)
+{
+	return !is_migration_disabled(p) && !(p->flags & (PF_EXITING | PF_KTHREAD));
+}
+
+#ifdef __bpf__
+#define PF_USER_WORKER 0x00004000 /* include/linux/sched.h, Linux 6.4 */
+
+struct leaving {
+	struct bpf_task_work work;
+};
+
+/* By thread id. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, INSTEP_MAX_LIMITS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u32);
+	__type(value, struct leaving);
+} leavings SEC(".maps");
+
+extern int bpf_task_work_schedule_resume(struct task_struct *task, struct bpf_task_work *work, void *map__map,
+					 bpf_task_work_callback_t callback) __weak __ksym;
+
+/* Linux 6.18 and 6.19 have it with one parameter more, and 6.19 by another name. */
+extern int bpf_task_work_schedule_resume___v6_18(struct task_struct *task, struct bpf_task_work *work, void *map__map,
+						 bpf_task_work_callback_t callback, void *aux__prog) __weak __ksym;
+extern int bpf_task_work_schedule_resume_impl(struct task_struct *task, struct bpf_task_work *work, void *map__map,
+					      bpf_task_work_callback_t callback, void *aux__prog) __weak __ksym;
+
+/* A thread that was asked to leave is about to. */
+static int at_border(struct bpf_map *map, void *tid, void *leaving)
+{
+	struct task_struct *p = bpf_get_current_task_btf();
+	struct task_state *t = task_of(p);
+
+	if (!t)
+		return 0;
+	t->leaves = 0;
+	if ((p->flags & PF_EXITING) || !t->limit || !limited_until(t->limit, limit_clock()))
+		return 0;
+	t->at_border = 1;
+	scx_bpf_kick_cpu(bpf_get_smp_processor_id(), SCX_KICK_PREEMPT);
+	return 0;
+}
+
+/* Asks a thread to leave the kernel; whether it will. */
+SEPARATE int ask_to_leave(struct task_struct *p __arg_trusted, struct task_state *t)
+{
+	struct leaving none = {}, *l;
+	u32 tid = p->pid;
+	int error;
+
+	if (!t || (p->flags & PF_USER_WORKER))
+		return false;
+	l = bpf_map_lookup_elem(&leavings, &tid);
+	if (!l) {
+		bpf_map_update_elem(&leavings, &tid, &none, BPF_NOEXIST);
+		l = bpf_map_lookup_elem(&leavings, &tid);
+	}
+	if (!l)
+		return false;
+	if (bpf_ksym_exists(bpf_task_work_schedule_resume))
+		error = bpf_task_work_schedule_resume(p, &l->work, &leavings, at_border);
+	else if (bpf_ksym_exists(bpf_task_work_schedule_resume_impl))
+		error = bpf_task_work_schedule_resume_impl(p, &l->work, &leavings, at_border, NULL);
+	else if (bpf_ksym_exists(bpf_task_work_schedule_resume___v6_18))
+		error = bpf_task_work_schedule_resume___v6_18(p, &l->work, &leavings, at_border, NULL);
+	else
+		error = -ENOSYS;
+	t->leaves = !error;
+	return !error;
+}
+
+/* A thread goes, or leaves this scheduler. */
+static __always_inline void forget_leaving(struct task_struct *p, struct task_state *t)
+{
+	u32 tid = p->pid;
+
+	t->leaves = 0;
+	t->at_border = 0;
+	bpf_map_delete_elem(&leavings, &tid);
+}
+#else
+/* The simulated kernel says itself which threads it has not left. */
+static __always_inline int ask_to_leave(struct task_struct *p, struct task_state *t)
+{
+	return p->in_kernel;
+}
+
+static __always_inline void forget_leaving(struct task_struct *p, struct task_state *t)
+{
+}
+#endif
+
+/* Whether a thread under whose limit nothing is left may be held: it is at the border, or does not leave the kernel by being asked. */
+static __always_inline bool may_be_held(struct task_struct *p, struct task_state *t)
+{
+	return t->at_border || (may_be_stopped(p) && !t->leaves && !ask_to_leave(p, t));
+}
+
+/* Whether nothing is left of a limit above a thread, and it is to stop. */
+static __always_inline bool is_limited(struct task_struct *p, struct task_state *t)
+{
+	if (t->limit && limited_until(t->limit, limit_clock()))
+		return may_be_held(p, t);
+	t->at_border = 0;
+	return false;
+}
+
+#endif
