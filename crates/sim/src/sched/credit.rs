@@ -9,9 +9,23 @@
 //! ```
 //!
 //! This file holds the queues and the choice (`csched_schedule`); `account` the credits,
-//! `place` the CPUs: which one a vCPU moves to, which ones are told of it, which ones steal. What each
-//! function of the original does is written down in docs/models/schedulers.md. Not modelled: tasklets,
-//! CPU pools, migration delay.
+//! `place` the CPUs: which one a vCPU moves to, which ones are told of it, which ones steal. The head of each
+//! file says what each function of the original does, in releases as docs/models/schedulers.md names them. A rule
+//! that names no release holds for all. Not modelled: tasklets, CPU pools, migration delay.
+//!
+//! **Queues and the choice.**
+//!
+//! * `__runq_insert`: behind all of the same priority, after a yield also behind one of a lower
+//!   priority.
+//! * `csched_runq_sort`, after an accounting: UNDER and BOOST before OVER.
+//! * `csched_vcpu_wake`: UNDER becomes BOOST (4.17: not if a CPU was chosen since). A parked one is not
+//!   queued.
+//! * `csched_unit_insert`, 4.17: a new vCPU takes the CPU of `_csched_cpu_pick`, without BOOST.
+//! * `csched_schedule`: a vCPU runs for 1 ms at least, unless it is to move or (4.17) yields, and 30 ms
+//!   at most. The first in the queue runs. A CPU with none, or only OVER, takes a better one of another
+//!   CPU.
+//! * `context_saved`, `vcpu_migrate`, `vcpu_set_affinity` (schedule.c; 4.17: `sched/core.c`): a vCPU
+//!   that is to move, or may not stay (4.17: any vCPU), wakes on the CPU of `_csched_cpu_pick`.
 
 mod account;
 mod place;

@@ -2,6 +2,18 @@
 //!
 //! Time is counted in units of 1024 ns and periods of 1024 units. What was a period ago counts a little less, and what was 32
 //! periods ago half.
+//!
+//! **Load.** In 3.0 a task's load is its weight. From 3.13 on it is an average:
+//!
+//! * `__update_entity_runnable_avg`: weight times the runnable part of the past, half-life 32 periods of
+//!   1.05 ms.
+//! * `update_entity_load_avg`: updated when the task changes state, and at ticks while it runs.
+//! * `init_task_runnable_average`: a new task counts as runnable for a slice so far.
+//! * `update_cpu_load`, `source_load`, `target_load`: at ticks a CPU notes its load, and means that take
+//!   half and a quarter of it. Of load and mean the least counts for another CPU, the greatest for the
+//!   own one. Larger spans take slower means.
+//! * `idle_balance`: a CPU that goes idle looks for tasks if its mean idle time (`ttwu_do_wakeup`: an
+//!   eighth is the last one, at most 1 ms) is 0.5 ms or more.
 
 /// Units of a period.
 const PERIOD: u64 = 1024;

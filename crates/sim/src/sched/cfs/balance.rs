@@ -1,5 +1,33 @@
 //! CFS's load balancing (load_balance): periodically and when a CPU goes idle, span by span. It looks at
 //! load only, never at whose task it moves: that is how siblings come together.
+//!
+//! **Balancing.** Spans are cores, caches, nodes and the host. The groups of a span are the spans
+//! inside.
+//!
+//! * `rebalance_domains`: at ticks, each span in its time; a busy CPU waits 64 times as long (32 for
+//!   nodes, in 3.19 always).
+//! * Intervals: some ms by span, from 3.13 on (3.19: of all spans) as many as CPUs, to twice that where
+//!   nothing is to be moved.
+//! * `should_we_balance`: a group's first idle CPU, or its first; and each CPU that goes idle.
+//! * Group capacity: its power in CPUs, rounded (a core of two threads: 1.15), from 3.13 on at most its
+//!   cores; one task among nodes (3.0: and caches) where the own group has room.
+//! * Uneven groups: in 3.0 those whose CPUs differ by a mean task, from 3.13 on those held by
+//!   affinities.
+//! * `update_sd_pick_busiest`: most load for its power, of groups beyond capacity or uneven (3.19: then
+//!   all).
+//! * `find_busiest_group`: a group gives tasks if it is uneven, full beside idle CPUs, or ahead of the
+//!   own group by the slack. To an idle CPU a group with no more tasks than CPUs gives nothing, unless
+//!   it is less idle.
+//! * `calculate_imbalance`, `fix_small_imbalance`: what makes both groups even, at most the tasks beyond
+//!   capacity. Less than a mean task is one task, unless it reverses the difference.
+//! * `find_busiest_queue`: the group's queue of most load. A single task must fit into what is to be
+//!   moved.
+//! * `move_tasks`: the last to come goes first; half of its load must fit. 32 are looked at (3.0: 33).
+//! * `can_migrate_task`, `task_hot`: a task must be allowed there. At first it may not be marked, or
+//!   have run within 0.5 ms (3.19: there).
+//! * `load_balance`: if no task of a queue may move, again without that CPU.
+//! * `need_active_balance`, `active_load_balance_cpu_stop`: after two more failures the last to come
+//!   that may go is pushed, the running one included.
 
 use super::groups::Puller;
 use super::{Cfs, domains::Turn};

@@ -2,11 +2,12 @@
 //! virtual runtimes, wake-up preemption, wake affinity, idle siblings, load balancing by load and nothing
 //! else, so that siblings of a VM may meet in one queue.
 //!
-//! This file holds the queues and the choice; `wake` the CPU of a task that wakes up, `balance`, `groups`
-//! and `domains` the balancing. What each function of the original does is written down in
-//! docs/models/schedulers.md. A task's weight is its VM's, but where each VM is a group (`shares`). [`Choice`] narrows which CPUs
-//! a task may be put on; the rules of the *balance* scheduler (systems.md, 3) are one. What a task counts for in the load of its CPU
-//! is its weight in 3.0, and an `average` from 3.13 on. Not modelled: cgroup bandwidth, NUMA balancing, autogroup.
+//! This file holds the queues and the choice; `wake` the CPU of a task that wakes up, `balance`, `groups` and
+//! `domains` the balancing. The head of each file says what each function of the original does. A rule that
+//! names no release holds for all. A task's weight is its VM's, but where each VM is a group (`shares`).
+//! [`Choice`] narrows which CPUs a task may be put on; the rules of the *balance* scheduler (systems.md, 3)
+//! are one. What a task counts for in the load of its CPU is its weight in 3.0, and an `average` from 3.13
+//! on. Not modelled: cgroup bandwidth, NUMA balancing, autogroup.
 
 mod average;
 mod balance;

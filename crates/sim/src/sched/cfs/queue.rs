@@ -3,6 +3,28 @@
 //! What a choice needs is found in the logarithm of the queue's length, as with the kernel's tree.
 //! Balancing looks at tasks in the order in which they came, newest first. A task that ran and waits
 //! again keeps its place in that order.
+//!
+//! **Virtual time and the choice.** The latency is 6 ms, the least turn 0.75 ms and the granularity of
+//! wake-ups 1 ms, each times 1 + log2 of the CPUs (8 at most).
+//!
+//! * `update_curr`: CPU time becomes virtual time by weight.
+//! * `update_min_vruntime`: a queue's least is the smaller of the running and the first task's. It never
+//!   falls.
+//! * `sched_slice`, `__sched_period`: a task's part of the latency; above eight tasks of as many least
+//!   turns.
+//! * `place_entity`: a sleeper comes at most half a latency behind the least, a new task a slice after
+//!   it.
+//! * `task_waking_fair`: on another CPU a task keeps its distance from the least.
+//! * `check_preempt_wakeup`, `wakeup_gran`: a task that is behind the running one by more than the
+//!   granularity, in the waking task's virtual time, preempts it.
+//! * `check_preempt_tick`: a task gives way after its slice, or after its least turn if it is a slice
+//!   ahead.
+//! * `pick_next_entity`: the task marked as next, then the preempted one (both within their
+//!   granularity), then the first.
+//! * `pick_next_task_fair`, 3.19: a task that is chosen again goes on with its slice, before with a new
+//!   one.
+//! * `clear_buddies`: a mark ends when its task runs, sleeps or moves.
+//! * `yield_to_task_fair`: the other task is next, and the one that yields is passed over.
 
 use crate::desk::TaskId;
 

@@ -1,6 +1,20 @@
 //! Groups of CFS 3.19 (kernel/sched/fair.c), one for each VM, where no two siblings share a CPU. A VM's entity on a CPU then holds
 //! one vCPU, so that a vCPU with the weight of that entity comes to the same as both levels. What an entity weighs is the VM's weight
 //! times its part of the VM's load (calc_cfs_shares). Load of other CPUs is averaged, and known as it was told last.
+//!
+//! * `__update_entity_runnable_avg`: a vCPU's load is 1024 times the runnable part of its past; a new
+//!   one was always runnable.
+//! * `__update_cfs_rq_tg_load_contrib`: a VM's load is the sum of its queues' last reports, and smaller
+//!   changes than an eighth are not reported when a vCPU wakes or sleeps.
+//! * `calc_cfs_shares`: a runnable vCPU weighs its VM's weight, times 1024, over the VM's load. At least
+//!   2.
+//! * `update_cfs_shares`: when it wakes, and at ticks while it runs.
+//! * `entity_tick`: the running vCPU's load is reported at ticks. A wait counts when it has run.
+//! * `update_blocked_averages`: what is left of a sleeper's load is reported when its CPU balances, or
+//!   goes idle and looks for tasks. A busy one of 16 CPUs balances after 0.5 to 1.6 s. Until then the
+//!   sleeper counts as it did when it fell asleep.
+//!
+//! Assumed: runnable time counts in whole periods of 2^20 ns, by the state at their end.
 
 use super::average::decayed;
 use super::{Cfs, UNIT};

@@ -1,4 +1,21 @@
 //! Credits: what running costs, what accounting pays, and whom it pays at all.
+//!
+//! **Credits.** A slice of 30 ms is worth 300 credits. Each CPU yields 300 every 30 ms.
+//!
+//! * `burn_credits`: 10 credits a millisecond, rounded to the nearest (4.1.3) or down with the rest
+//!   kept.
+//! * `csched_acct`, VMs: all CPUs' credits and the last sum's debt are divided by weight times active
+//!   vCPUs, at most 300 each and a part of that debt. What a VM may not take goes to the next VMs. With
+//!   nobody active the balance becomes 0.
+//! * `csched_acct`, cap: in per cent of 300 credits. A vCPU that owes more than its part is parked until
+//!   out of debt.
+//! * `csched_acct`, vCPU: equal parts. Below 0 a vCPU is OVER, else UNDER. Debt stops at 300; above 300
+//!   a vCPU becomes inactive.
+//! * `csched_vcpu_acct`: at a tick the running vCPU loses BOOST and burns credits. It becomes active, or
+//!   moves to a better CPU.
+//! * `__csched_vcpu_acct_start`: a VM that becomes active goes to the front.
+//! * `csched_tick`: calls `csched_vcpu_acct` and `csched_runq_sort` every 10 ms (4.1.3: up to 50 us
+//!   late).
 
 use super::{Credit, MASTER, MS, PER_MS, Pri};
 use crate::desk::{Desk, TaskId, TaskState};

@@ -1,4 +1,17 @@
 //! CPUs: which one a vCPU moves to, which ones are told that it waits, which ones steal it.
+//!
+//! **CPUs.**
+//!
+//! * `__runq_tickle`, 4.1.3: a better vCPU makes its CPU choose again. A busy CPU also kicks an allowed
+//!   idle one.
+//! * `__runq_tickle`, 4.4.1: an allowed idle CPU is kicked, the next after the last kicked. Without one
+//!   a running vCPU of lower priority moves or is preempted; in 4.17 it is only preempted, and a kicked
+//!   CPU counts as busy.
+//! * `_csched_cpu_pick`: an idle CPU with more idle threads in its core, or twice the idle CPUs in its
+//!   package, from `idle_bias` on. After 4.1.3 node affinity comes first.
+//! * `csched_load_balance`: the queues of busy CPUs, from the next CPU on. From 4.4.1 first vCPUs with
+//!   node affinity for this CPU, and its own node (4.17: `balance_bias`).
+//! * `csched_runq_steal`: the first vCPU of higher priority that may come, none of an idle CPU.
 
 use super::{Credit, Pri};
 use crate::desk::{Desk, Task, TaskId};

@@ -13,6 +13,36 @@
 //!                        |     put     |  v                             |
 //!                        +-------------+ delayed --- picked, dequeued --+
 //! ```
+//!
+//! **Virtual time, requests and the choice.**
+//!
+//! * `update_sysctl`: a request (base slice) is 0.75 ms times 1 + log2 of the CPUs, 8 at most.
+//! * `avg_vruntime`, `entity_eligible`: a queue's virtual time is the mean of virtual runtimes by
+//!   weight, with the running one. An entity not ahead of it is eligible.
+//! * `update_curr`: CPU time becomes virtual time. After a request the CPU chooses again, if others
+//!   wait.
+//! * `update_deadline`: at the deadline the next one is a request later.
+//! * `did_preempt_short`: the CPU also chooses again when a running entity without protection is ahead.
+//! * `pick_eevdf`: the eligible entity with the earliest deadline; of equal ones the first to come. A
+//!   running entity goes on while eligible, to its deadline (RUN_TO_PARITY).
+//! * `pick_next_task_fair`: only what changes is chosen anew.
+//! * `check_preempt_wakeup_fair`: a waking task preempts if it would be chosen.
+//! * `yield_to`, `yield_task_fair`: a task that yields moves its deadline by a request. NEXT_BUDDY is
+//!   off.
+//! * `kvm_vcpu_on_spin` (kvm_main.c): without a vCPU to yield to nothing happens.
+//!
+//! **Places, sleep and weights.**
+//!
+//! * `place_entity`: an entity brings its lag, inflated by its own effect; in an empty queue it is lost.
+//! * `entity_lag`: at most two requests or a tick, whichever is more, either way.
+//! * `dequeue_entity`: a sleeper that is ahead stays in its queue and counts there, unless it moves.
+//! * `pick_next_entity`, `finish_delayed_dequeue_entity`: a sleeper that is chosen leaves, and the
+//!   choice begins again. It keeps its lag only if it is still ahead.
+//! * `ttwu_runnable` (core.c): a sleeper that wakes in its queue stays on that CPU.
+//! * `requeue_delayed_entity`: if still ahead it keeps its place, else a new request at virtual time.
+//! * `sched_weight_from_cgroup` (sched.h): `cpu.weight` 100 is 1024, rounded to the nearest.
+//! * `calc_group_shares`: a VM's weight on a CPU is its part of its tasks there, at least 2 / 1024.
+//! * `reweight_entity`: lag and the rest of the request stay the same in CPU time.
 
 /// Weight of a task of nice 0, as virtual time uses it.
 pub(super) const UNIT: i64 = 1024;

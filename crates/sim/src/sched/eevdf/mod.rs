@@ -4,8 +4,8 @@
 //! Both levels are the same [`line`]. The current task goes on while it is eligible and its slice is not used
 //! up (RUN_TO_PARITY); slices are looked at on ticks and when somebody wakes. With SCHED_HRTICK they end
 //! when they are over. A task that sleeps while it is ahead of the others stays until they have caught up
-//! (DELAY_DEQUEUE). [`mod@wake`] finds the CPU of a task that wakes up, [`mod@balance`] moves waiting ones. What
-//! each function of the original does is written down in docs/models/schedulers.md. Not modelled: load
+//! (DELAY_DEQUEUE). [`mod@wake`] finds the CPU of a task that wakes up, [`mod@balance`] moves waiting ones. The
+//! heads of [`line`] and [`mod@wake`] say what each function of the original does. Not modelled: load
 //! averages over time, cgroup bandwidth, NUMA balancing.
 
 mod balance;

@@ -1,5 +1,17 @@
 //! Which CPU a task is put on when it wakes up or must move: select_task_rq_fair. Loads are means, but a task's
 //! own, which is its part of its VM's weight as it is now.
+//!
+//! **The CPU of a task that wakes up.**
+//!
+//! * `select_task_rq_fair`, `wake_wide`, `record_wakee`: as of CFS (`cfs/wake.rs`), but not from a node
+//!   farther than 30.
+//! * `wake_affine_idle`: an idle last CPU is better than a busy waker's.
+//! * `wake_affine_weight`: else the waker's, if lighter with the task by half the slack: 17 %, 10 %
+//!   within a core.
+//! * `select_idle_sibling`, `select_idle_cpu`, `select_idle_core`: that CPU if idle, else the last one
+//!   or the one before it, in the same cache, else the cache from the next CPU around, an idle core
+//!   first.
+//! * `select_idle_smt`: without an idle core, first an idle thread beside the last CPU.
 
 use super::Eevdf;
 use super::balance::ONE;

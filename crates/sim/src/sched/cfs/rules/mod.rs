@@ -1,5 +1,5 @@
 //! The rules of CFS (kernel/sched_fair.c of Linux 3.0, kernel/sched/fair.c of 3.13 and 3.19), each as a
-//! small case whose outcome was worked out by hand from the source (docs/models/schedulers.md says what each
+//! small case whose outcome was worked out by hand from the source (the heads of the files above say what each
 //! function does). A case names the function it comes from and the rule; the comment above it is the
 //! calculation. Virtual runtimes are microseconds. On one CPU the latency is 6 ms, the least turn 0.75 ms and
 //! the granularity of wake-ups 1 ms; on two they are twice, on four three times as much. A task weighs 1024.

@@ -1,5 +1,5 @@
 //! The rules of xen/common/sched_credit.c, each as a small case whose outcome was worked out by hand from
-//! the source of 4.1.3, 4.4.1 and 4.17.7 (docs/models/schedulers.md says what each function does). A case names
+//! the source of 4.1.3, 4.4.1 and 4.17.7 (the heads of the files above say what each function does). A case names
 //! the function it comes from and the rule; the comment above it is the calculation.
 
 mod account;

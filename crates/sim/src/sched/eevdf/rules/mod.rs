@@ -1,5 +1,5 @@
 //! The rules of EEVDF (kernel/sched/fair.c of Linux 6.12), each as a small case whose outcome was worked out by
-//! hand from the source (docs/models/schedulers.md says what each function does). A case names the function it
+//! hand from the source (the heads of the files above say what each function does). A case names the function it
 //! comes from and the rule; the comment above it is the calculation. Virtual times are microseconds. On one CPU
 //! a request is 0.75 ms, on two 1.5 ms, on four 2.25 ms, on eight 3 ms. A VM weighs 1024 unless said otherwise;
 //! its tasks are equal.
