@@ -104,6 +104,13 @@ mod tests {
     }
 
     #[test]
+    fn example_has_only_words_of_a_case() {
+        let example = Path::new("../../scenarios/example/bench.toml");
+        let own = with_files(&[Path::new(env!("CARGO_MANIFEST_DIR")).join(example)]).unwrap();
+        assert_eq!(chosen(own, &["my-solver".to_owned()], false).unwrap().len(), 1);
+    }
+
+    #[test]
     fn a_case_of_a_users_file_joins_and_a_name_that_is_taken_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("own.toml");

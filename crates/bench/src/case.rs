@@ -1,31 +1,5 @@
 //! A case: one piece of work that is measured, and what runs beside it, as TOML.
-//!
-//! ```toml
-//! [host]                       # of every case of the file; what `--here` has is used there
-//! cores = 2
-//! threads = 1
-//! [[case]]
-//! name = "spin-100us-50"
-//! about = "2 vCPUs at a spinning barrier every 100 us beside a VM that computes"
-//! quick = true                 # part of --quick
-//! ablate = true                # worth running with mechanisms off in turn
-//! weights = true               # everybody computes: hold CPU time against the weights
-//! [case.work]
-//! load = "instep-load barrier --kind spin --phase 100us"
-//! vcpus = 2
-//! [[case.beside]]
-//! load = "instep-load compute"
-//! vcpus = 2
-//! weight = 100                 # cpu.weight of a cgroup of its own
-//! count = 1                    # so many of these
-//! ```
-//! Further words of work: `kind` (`process`, a plain process as a VM; `kvm`, a real guest, in the lab
-//! only; `host`, belonging to no VM), `demand` (the part of a CPU that each vCPU wants), `per`
-//! (what is counted when the load is another program than instep-load, which is then run again and
-//! again), `quota` (its `cpu.max`: CPU time for each 100 ms, such as `"50ms"`), `slice` (the slice of the case's `slices` in which the cgroup lies), `programs` (what a kvm guest's load needs of this machine), `settings` (settings that Instep has of a
-//! process, in words of `[dispatch.vm.NAME]`: `{ cosched = "relaxed" }`; other schedulers know none),
-//! `realtime` (a priority from 1 to 99, SCHED_FIFO, of a host process of instep-load: it goes before all that
-//! a scheduler here decides about, and so bounds how soon anything can wake).
+//! scenarios/example/bench.toml explains each word.
 
 use crate::error::Error;
 use crate::quota::Quota;

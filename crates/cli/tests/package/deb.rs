@@ -34,9 +34,10 @@ const FILES: [&str; 21] = [
 ];
 
 /// What the package of the laboratory must hold, besides a page for each command.
-const LABORATORY: [&str; 9] = [
+const LABORATORY: [&str; 10] = [
     "usr/bin/instep-lab",
     "usr/bin/instep-load",
+    "usr/share/instep-lab/scenarios/example/sim.toml",
     "usr/share/instep-lab/scenarios/lab/hello.toml",
     "usr/share/instep-lab/scenarios/sim/spinning.toml",
     "usr/share/man/man1/instep-lab.1.gz",

@@ -32,9 +32,10 @@ const FILES: [(&str, bool); 19] = [
 ];
 
 /// What the package of the laboratory must hold.
-const LABORATORY: [&str; 6] = [
+const LABORATORY: [&str; 7] = [
     "/usr/bin/instep-lab",
     "/usr/bin/instep-load",
+    "/usr/share/instep-lab/scenarios/example/sim.toml",
     "/usr/share/instep-lab/scenarios/lab/hello.toml",
     "/usr/share/man/man1/instep-lab-sim.1.gz",
     "/usr/share/bash-completion/completions/instep-lab",

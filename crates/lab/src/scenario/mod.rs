@@ -436,13 +436,9 @@ mod tests {
     }
 
     #[test]
-    fn example_of_the_documents_has_only_words_of_a_scenario() {
-        let (_, page) =
-            include_str!("../../../../docs/lab.md").split_once("## A scenario").unwrap();
-        let (section, _) = page.split_once("\n## ").unwrap();
-        let lines: Vec<&str> =
-            section.lines().filter_map(|line| line.strip_prefix("    ")).collect();
-        let scenario: Scenario = toml::from_str(&lines.join("\n")).unwrap();
+    fn example_has_only_words_of_a_scenario() {
+        let text = include_str!("../../../../scenarios/example/lab.toml");
+        let scenario: Scenario = toml::from_str(text).unwrap();
         assert_eq!((scenario.guest.len(), scenario.step.len()), (1, 2));
     }
 

@@ -447,13 +447,9 @@ mod tests {
     }
 
     #[test]
-    fn example_of_the_documents_has_only_words_of_a_scenario() {
-        let (_, page) =
-            include_str!("../../../../docs/sim.md").split_once("## A scenario").unwrap();
-        let (section, _) = page.split_once("\n## ").unwrap();
-        let lines: Vec<&str> =
-            section.lines().filter_map(|line| line.strip_prefix("    ")).collect();
-        let scenario = crate::scenario::Scenario::parse(&lines.join("\n")).unwrap();
+    fn example_has_only_words_of_a_scenario() {
+        let text = include_str!("../../../../scenarios/example/sim.toml");
+        let scenario = crate::scenario::Scenario::parse(text).unwrap();
         assert_eq!((scenario.guest.len(), scenario.seed), (1, 1));
     }
 

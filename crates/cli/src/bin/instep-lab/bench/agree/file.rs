@@ -1,33 +1,8 @@
 //! A scenario that the lab and the simulator both run: the simulator's words, and after them what is
 //! measured and how far apart the two may be, with the reason. Runs nothing.
 //!
-//! ```toml
-//! about = "a VM of weight 200 beside one of 100"
-//! scheduler = "eevdf"          # and all other words of `instep sim`
-//! duration = "3s"              # of simulated time, and for which the lab counts
-//! warmup = "1s"
-//! [host]
-//! cores = 2
-//! memory = "2GiB"
-//! machine = "lab"
-//! clock = "counted"            # the lab's; real when not given
-//! [[guest]]                    # the first is the one that is measured
-//! name = "a"
-//! vcpus = 2
-//! memory = "128MiB"
-//! weight = 200
-//! load = "instep-load compute"
-//! [[measure]]                  # from here on
-//! what = "share"               # speed, share, stacking, co-run
-//! guest = "a"                  # of a share; the first when not given
-//! under = "default"            # instep, instep-without-MECHANISM
-//! within = 0.03
-//! why = "ticks of 4ms over 3s"
-//! differs = "what is not modelled" # where they are known not to agree,
-//! at_most = 0.3                # and how far they may be apart all the same
-//! ```
-//! In the lab a guest is a process in a cgroup of its own, whose threads are the vCPUs. `default` is
-//! the kernel's scheduler there, `eevdf` in the simulator.
+//! scenarios/example/agreement.toml explains each word. In the lab a guest is a process in a cgroup of its own,
+//! whose threads are the vCPUs. `default` is the kernel's scheduler there, `eevdf` in the simulator.
 
 use anyhow::Context as _;
 use instep_bench::case::{Case, GuestKind, Shape, Work};
@@ -307,6 +282,13 @@ mod tests {
         let plan = &both.plans["instep-without-gang"];
         assert_eq!(plan.scheduler, "instep");
         assert_eq!(plan.tuning["without.gang"], TunedValue::Switch(true));
+    }
+
+    #[test]
+    fn example_has_only_words_of_such_a_scenario() {
+        let both =
+            read(include_str!("../../../../../../../scenarios/example/agreement.toml")).unwrap();
+        assert_eq!((both.guests.len(), both.measures[0].at_most), (2, Some(0.3)));
     }
 
     #[test]
