@@ -18,7 +18,9 @@
  *     in a hole, a vCPU of a gang that was refused: the one that sits here, else any;
  *     a thread of another domain's pool, of the same node first;
  *     a vCPU that waits on a seat in another domain.
- * Limits: a seat's queue is looked at without a lock; a vCPU that comes at this moment is found at the next choice.
+ * What is chosen among is in functions that the verifier checks once (SEPARATE): 5,600 instructions of ops.dispatch, not 265,000.
+ * Limits: a seat's queue is looked at without a lock; a vCPU that comes at this moment is found at the next choice. Two threads that
+ * block for each other every 20 us would run best on one CPU: they are not brought together.
  */
 #ifndef INSTEP_CHOOSE_BPF_H
 #define INSTEP_CHOOSE_BPF_H

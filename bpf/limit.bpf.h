@@ -6,8 +6,9 @@
  *
  * Problem: cpu.max is kept by the kernel's fair scheduler, which has nothing to run while this one is in force.
  * Method: the numbers are read where the kernel keeps them (struct task_group, cfs_bandwidth; kernel/sched/sched.h, Linux 6.12 to
- * 7.2), so that no file has to be looked at, and a limit holds from the moment when it is set. Each thread looks at its
- * cgroup and those above it when it has come to another, and four times a second. A limit is an account of its own:
+ * 7.2), so that no file has to be looked at, and a limit holds from the moment when it is set, not two seconds later.
+ * (ops.cgroup_set_bandwidth exists only from Linux 6.17 on.) Each thread looks at its cgroup and those above it when it has come to
+ * another, and four times a second. A limit is an account of its own:
  *
  *     left = left - CPU time of its threads + quota (each period), at most quota + burst
  *
