@@ -103,7 +103,11 @@ impl Table {
                 .map(|at| show_range(&lines, |line| line.peers.get(at).copied().flatten()));
             cells.extend(peers);
             let met = lines.iter().filter(|line| line.verdict != Verdict::Missed).count();
-            cells.push(format!("{met} of {}", lines.len()));
+            cells.push(match (met, lines.len()) {
+                (0, 1) => "**no**".to_owned(),
+                (1, 1) => "yes".to_owned(),
+                (met, all) => format!("{met} of {all}"),
+            });
             rows.push(cells);
         }
         write_markdown(&rows)
@@ -269,12 +273,15 @@ mod tests {
         names.for_each(|(line, name)| line.case = name.to_owned());
         table.lines[1].value = Some(0.85);
         table.push(Line::of_ratio("h", "informs only", Some(1.0), None));
+        table.push(Line::of_ratio("i", "ratio", Some(1.0), Some([2.0, 2.0])));
+        table.push(Line::of_ratio("j", "ratio", Some(3.0), Some([2.0, 2.0])));
         let text = table.markdown_of_groups();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
-            lines[2..],
-            ["| g     | speed: least of all | 0.90 | 0.85 to 0.95 |  0.50 | 1 of 2 |"]
+            lines[2],
+            "| g     | speed: least of all | 0.90 | 0.85 to 0.95 |  0.50 | 1 of 2 |"
         );
+        assert!(lines[3].ends_with("| yes    |") && lines[4].ends_with("| **no** |"), "{text}");
     }
 
     #[test]
