@@ -8,6 +8,12 @@
 //! A line is a moment: `{"schema":"instep.moment/1","at_ms":TIME,...}`. What else it holds is not looked at here.
 //! Segments are in the order of their numbers, so a clock that jumps does not mix them up. It knows no other crate
 //! of Instep, starts no thread, and never asks for the time.
+//!
+//! A host keeps a day of its past in bounded bytes, readable after any crash: `kill -9` loses one record and up to ten
+//! minutes of the day's curves. A record is `host.json` of a cycle, so the page draws the past with the code for the present.
+//! A day of 100 VMs of 8 vCPUs has 15.9 MiB, of 1,024 VMs of 16 vCPUs 294 MiB. Rejected: SQLite (1 MB of program, a file that
+//! does not shrink); Parquet or Arrow (half-written files cannot be read); the systemd journal (not bounded for us); means
+//! of old moments (where a vCPU ran has none).
 #![forbid(unsafe_code)]
 
 mod cursor;

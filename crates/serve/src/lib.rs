@@ -8,6 +8,13 @@
 //! One thread without privileges, which reads files that everybody may read. Requests are answered from memory, but for
 //! those of the past. All is bounded: connections, headers, times, streams of events, the time that the past takes.
 //! It knows neither the agent nor how anything is measured.
+//!
+//! A page and Prometheus must get at a run's state without risk for the process that changes affinities. So this is a
+//! process of its own, which becomes nobody before the first connection if root starts it. It listens on loopback or a Unix
+//! socket, without a password; the `Host` header must name loopback, against DNS rebinding. The page is one HTML file, with
+//! script and style allowed by a random number in each answer, and text of others is set as text only. hyper and tokio (8 new
+//! crates) limit the time and size of headers. Rejected: axum, which has no time limit, and a crate with the licence
+//! Apache-2.0 alone (decision 21); a server in std, with a thread for each connection and an HTTP parser of our own.
 #![forbid(unsafe_code)]
 
 mod address;
