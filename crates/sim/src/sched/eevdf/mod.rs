@@ -1,11 +1,11 @@
 //! Linux's EEVDF with group scheduling (kernel/sched/fair.c, 6.12): a cgroup for every VM, which has
 //! its share on each CPU in proportion to how many of its tasks are there; inside it tasks are equal.
 //!
-//! Both levels are the same [`line`]. The current task goes on while it is eligible and its slice is not used
+//! Both levels are the same [`mod@line`]. The current task goes on while it is eligible and its slice is not used
 //! up (RUN_TO_PARITY); slices are looked at on ticks and when somebody wakes. With SCHED_HRTICK they end
 //! when they are over. A task that sleeps while it is ahead of the others stays until they have caught up
 //! (DELAY_DEQUEUE). [`mod@wake`] finds the CPU of a task that wakes up, [`mod@balance`] moves waiting ones. The
-//! heads of [`line`] and [`mod@wake`] say what each function of the original does. Not modelled: load
+//! heads of [`mod@line`] and [`mod@wake`] say what each function of the original does. Not modelled: load
 //! averages over time, cgroup bandwidth, NUMA balancing.
 
 mod balance;
