@@ -14,8 +14,8 @@
  *     A thread that is held counts in its account as one that waits (nr_queued) and as one that is held (nr_held); the difference
  * wants CPUs. The timer and an operation may release a thread at the same time: the one that takes back the mark in its
  * record takes it from nr_held.
- *     The kernel's watchdog ends a scheduler under which a thread waits for too long. So a held thread comes to a CPU after 4
- * s, too. A thread that begins to run while nothing is left of its limit is preempted at once (end_hold): a tick for each
+ *     The kernel's watchdog ends a scheduler under which a thread waits for too long. So a held thread comes to a CPU after
+ * 4 s, too. A thread that begins to run while nothing is left of its limit is preempted at once (end_hold): a tick for each
  * would give many threads more than their limit (1,000 threads had 50 % of a CPU under a limit of 20 %). Only one that was
  * preempted while it read under RCU has a tick, as all grace periods wait for it.
  * Limits: threads that disabled migration are not held, nor those that end or are the kernel's, which may hold what others wait for.
