@@ -8,6 +8,7 @@
  */
 #ifndef INSTEP_DUMP_BPF_H
 #define INSTEP_DUMP_BPF_H
+#ifdef __bpf__
 
 #include "higher.bpf.h"
 
@@ -69,4 +70,5 @@ void BPF_STRUCT_OPS(instep_dump_task, struct scx_dump_ctx *info, struct task_str
 		scx_bpf_dump("seat %d, waits %u, stray %u, in gang %u\n", i->seat, i->waits, i->stray, i->gang);
 }
 
+#endif
 #endif

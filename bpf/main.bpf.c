@@ -62,9 +62,7 @@
 #include "choose.bpf.h"
 #include "begin.bpf.h"
 #include "waits.bpf.h"
-#ifdef __bpf__
 #include "dump.bpf.h"
-#endif
 
 char _license[] SEC("license") = "GPL";
 
