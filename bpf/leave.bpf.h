@@ -13,7 +13,7 @@
  * asks the kernel to hand over such threads, too (SCX_OPS_ENQ_MIGRATION_DISABLED).
  * Limits: before Linux 6.18, or where there is no memory for the work, a thread is stopped wherever it is, as the kernel
  * did then. So are those that return to no user space though their limit is charged (PF_USER_WORKER: vhost, io_uring). While a
- * thread is held the kernel frees no sleepable BPF program, and who changes its affinity waits.
+ * thread is held, up to 4 s, the kernel frees no sleepable BPF program (RCU Tasks Trace), and who changes its affinity waits.
  */
 #ifndef INSTEP_LEAVE_BPF_H
 #define INSTEP_LEAVE_BPF_H
@@ -33,12 +33,12 @@ struct leaving {
 	struct bpf_task_work work;
 };
 
-/* By thread id. */
+/* By thread id; two for each, of which one may be asked for while the other is done. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, INSTEP_MAX_LIMITS);
+	__uint(max_entries, 2 * INSTEP_MAX_LIMITS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, u32);
+	__type(key, u64);
 	__type(value, struct leaving);
 } leavings SEC(".maps");
 
@@ -51,8 +51,37 @@ extern int bpf_task_work_schedule_resume___v6_18(struct task_struct *task, struc
 extern int bpf_task_work_schedule_resume_impl(struct task_struct *task, struct bpf_task_work *work, void *map__map,
 					      bpf_task_work_callback_t callback, void *aux__prog) __weak __ksym;
 
+static int at_border(struct bpf_map *map, void *key, void *leaving);
+
+/* Asks a thread to leave the kernel; whether it will. */
+SEPARATE int ask_to_leave(struct task_struct *p __arg_trusted, struct task_state *t)
+{
+	struct leaving none = {}, *l;
+	int error = -ENOSYS;
+	u64 key;
+
+	if (!t || (p->flags & PF_USER_WORKER))
+		return false;
+	key = (u64)p->pid << 1 | (t->asked++ & 1);
+	l = bpf_map_lookup_elem(&leavings, &key);
+	if (!l) {
+		bpf_map_update_elem(&leavings, &key, &none, BPF_NOEXIST);
+		l = bpf_map_lookup_elem(&leavings, &key);
+	}
+	if (!l)
+		return false;
+	if (bpf_ksym_exists(bpf_task_work_schedule_resume))
+		error = bpf_task_work_schedule_resume(p, &l->work, &leavings, at_border);
+	else if (bpf_ksym_exists(bpf_task_work_schedule_resume_impl))
+		error = bpf_task_work_schedule_resume_impl(p, &l->work, &leavings, at_border, NULL);
+	else if (bpf_ksym_exists(bpf_task_work_schedule_resume___v6_18))
+		error = bpf_task_work_schedule_resume___v6_18(p, &l->work, &leavings, at_border, NULL);
+	t->leaves = !error;
+	return !error;
+}
+
 /* A thread that was asked to leave is about to. */
-static int at_border(struct bpf_map *map, void *tid, void *leaving)
+static int at_border(struct bpf_map *map, void *key, void *leaving)
 {
 	struct task_struct *p = bpf_get_current_task_btf();
 	struct task_state *t = task_of(p);
@@ -67,42 +96,16 @@ static int at_border(struct bpf_map *map, void *tid, void *leaving)
 	return 0;
 }
 
-/* Asks a thread to leave the kernel; whether it will. */
-SEPARATE int ask_to_leave(struct task_struct *p __arg_trusted, struct task_state *t)
-{
-	struct leaving none = {}, *l;
-	u32 tid = p->pid;
-	int error;
-
-	if (!t || (p->flags & PF_USER_WORKER))
-		return false;
-	l = bpf_map_lookup_elem(&leavings, &tid);
-	if (!l) {
-		bpf_map_update_elem(&leavings, &tid, &none, BPF_NOEXIST);
-		l = bpf_map_lookup_elem(&leavings, &tid);
-	}
-	if (!l)
-		return false;
-	if (bpf_ksym_exists(bpf_task_work_schedule_resume))
-		error = bpf_task_work_schedule_resume(p, &l->work, &leavings, at_border);
-	else if (bpf_ksym_exists(bpf_task_work_schedule_resume_impl))
-		error = bpf_task_work_schedule_resume_impl(p, &l->work, &leavings, at_border, NULL);
-	else if (bpf_ksym_exists(bpf_task_work_schedule_resume___v6_18))
-		error = bpf_task_work_schedule_resume___v6_18(p, &l->work, &leavings, at_border, NULL);
-	else
-		error = -ENOSYS;
-	t->leaves = !error;
-	return !error;
-}
-
 /* A thread goes, or leaves this scheduler. */
 static __always_inline void forget_leaving(struct task_struct *p, struct task_state *t)
 {
-	u32 tid = p->pid;
+	u64 key = (u64)p->pid << 1;
 
 	t->leaves = 0;
 	t->at_border = 0;
-	bpf_map_delete_elem(&leavings, &tid);
+	bpf_map_delete_elem(&leavings, &key);
+	key |= 1;
+	bpf_map_delete_elem(&leavings, &key);
 }
 #else
 /* The simulated kernel says itself which threads it has not left. */
@@ -115,6 +118,13 @@ static __always_inline void forget_leaving(struct task_struct *p, struct task_st
 {
 }
 #endif
+
+/* A thread that was held at the border goes on to the next one: those who wait for the end of its work do not wait for longer. */
+static __always_inline void leave_border(struct task_struct *p, struct task_state *t)
+{
+	t->at_border = 0;
+	ask_to_leave(p, t);
+}
 
 /* Whether a thread under whose limit nothing is left may be held: it is at the border, or does not leave the kernel by being asked. */
 static __always_inline bool may_be_held(struct task_struct *p, struct task_state *t)
