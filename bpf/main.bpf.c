@@ -295,9 +295,9 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (d->stray && take_stray(d))
 		return;
+	tend_pool(d, cpu, now);
 	if (take_bound(cpu, c, d, &p, now))
 		return;
-	tend_pool(d, cpu, now);
 	if (pol_before(now, c->lends) && take_host_thread(cpu, c, d))
 		return;
 	if (interrupt_slot(cpu, c, d))

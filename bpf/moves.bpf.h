@@ -383,7 +383,10 @@ SEPARATE int pull_thread(struct domain_state *e, s32 cpu)
 	return 0;
 }
 
-/* Before a CPU chooses: what is overdue in its domain's pool, and what comes from another's. */
+/*
+ * Before a CPU chooses: what is overdue in its domain's pool, and what comes from another's. Also before bound threads: all of these
+ * may be overdue.
+ */
 static __always_inline void tend_pool(struct domain_state *d, s32 cpu, u64 now)
 {
 	sweep_seldom(d, pool_queue(d->host.domain), &d->swept_at, now);

@@ -1,5 +1,6 @@
 //! For how long threads wait, however many there are.
 
+use super::masks::{run, wake_all};
 use super::*;
 
 /// The longest that the first of these VMs of one vCPU waits for the only CPU, in ms, with ticks of `tick` ms; the
@@ -215,4 +216,15 @@ fn three_siblings_on_two_cpus_have_equal_parts() {
     assert_eq!(instep.ejected(), None);
     assert!(longest <= 60, "a vCPU did not run for {longest} ms: {ran:?}");
     assert!(ran.iter().all(|ms| (630..700).contains(ms)), "{ran:?}");
+}
+
+#[test]
+fn pool_is_served_beside_bound_threads_that_are_all_overdue() {
+    // Sixteen vCPUs are bound to each of two CPUs, so that each waits for longer than its share of the host lets it. A VM that may use both.
+    let mut tasks: Vec<TaskSetup> = (0..32).map(|at| task_on(&[at % 2], 0)).collect();
+    tasks.push(task_on(&[0, 1], 0));
+    let mut instep = fits(&cores(16), &tasks, &table(&[(1, 100); 33]), 0);
+    wake_all(&mut instep, 0..33, START);
+    let (ran, longest) = run(&mut instep, 16, 33, START, 4000);
+    assert!(longest.iter().all(|ms| *ms <= 120), "{longest:?} {ran:?}");
 }
