@@ -397,12 +397,15 @@ static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct 
 	return true;
 }
 
-/* Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. */
+/*
+ * Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. On CPUs of no gang it takes
+ * none: its bound thread, of whatever account, would come before all of the pool in each half of a slot.
+ */
 static __always_inline bool take_host_thread(s32 cpu, struct cpu_state *c, struct domain_state *d)
 {
 	struct vm_state *v = vm_of(c->owner);
 
-	if (!waiting(&d->host) || pol_before(d->clock + SET.lag_ns, d->host.vtime))
+	if (!c->owner || c->owner == POOL || !waiting(&d->host) || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;
 	return scx_bpf_dsq_move_to_local(bound_queue(cpu), 0) ||
 	       ((d->victims & pol_lane(c->lane)) && v && take_of_pool(cpu, c->domain, true, part_in(v, c->domain)->began));

@@ -228,3 +228,15 @@ fn pool_is_served_beside_bound_threads_that_are_all_overdue() {
     let (ran, longest) = run(&mut instep, 16, 33, START, 4000);
     assert!(longest.iter().all(|ms| *ms <= 120), "{longest:?} {ran:?}");
 }
+
+#[test]
+fn pool_is_served_beside_bound_threads_while_the_host_has_windows() {
+    // Two vCPUs are bound to each of two CPUs. A gang may use both, as may a thread of the host that computes.
+    let mut tasks: Vec<TaskSetup> = (0..4).map(|at| task_on(&[at % 2], 0)).collect();
+    tasks.extend(vec![task_on(&[0, 1], 0); 3]);
+    let vms = [(1, 100), (1, 100), (1, 100), (1, 100), (2, 100)];
+    let mut instep = fits(&cores(2), &tasks, &table(&vms), 0);
+    wake_all(&mut instep, 0..7, START);
+    let (ran, longest) = run(&mut instep, 2, 7, START, 4000);
+    assert!(longest.iter().all(|ms| *ms <= 150), "{longest:?} {ran:?}");
+}
