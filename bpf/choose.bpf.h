@@ -323,17 +323,17 @@ static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct doma
 }
 
 /*
- * Takes a thread from the pool, of the first eight there: one of the host's (if it goes on and on, one whose place is before `began`:
+ * Takes a thread from a queue, of the first eight there: one of the host's (if it goes on and on, one whose place is before `began`:
  * one of little weight would have a part of each slot), or one of a VM that has not used up a slice since it woke up and is further
  * behind than `began` by what a wake-up needs to preempt (wake.bpf.h).
  */
-static __noinline bool take_of_pool(s32 cpu, u32 domain, bool hosts, u64 began)
+static __noinline bool take_of_queue(s32 cpu, u64 queue, bool hosts, u64 began)
 {
 	struct task_struct *p;
 	bool taken = false;
 	u32 seen = 0;
 
-	bpf_for_each(scx_dsq, p, pool_queue(domain), 0) {
+	bpf_for_each(scx_dsq, p, queue, 0) {
 		struct task_state *t = task_of(p);
 
 		if (seen++ >= 8 || (!hosts && !pol_wake_preempts(p->scx.dsq_vtime, began, SET.wake_slack_ns)))
@@ -390,7 +390,7 @@ static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct 
 
 	if (!d->slotted || !v || !on(INSTEP_M_WAKE) || !(d->victims & pol_lane(c->lane)) ||
 	    scx_bpf_dsq_nr_queued(pool_queue(c->domain)) <= 0 ||
-	    !take_of_pool(cpu, c->domain, false, part_in(v, c->domain)->began))
+	    !take_of_queue(cpu, pool_queue(c->domain), false, part_in(v, c->domain)->began))
 		return false;
 	note_torn(v);
 	count(INSTEP_C_WAKE_TEAR);
@@ -398,8 +398,8 @@ static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct 
 }
 
 /*
- * Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share. On CPUs of no gang it takes
- * none: its bound thread, of whatever account, would come before all of the pool in each half of a slot.
+ * Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share: any that is bound here. Not
+ * another account's, nor on CPUs of no gang: it would come before all that wait there in each half of a slot.
  */
 static __always_inline bool take_host_thread(s32 cpu, struct cpu_state *c, struct domain_state *d)
 {
@@ -407,8 +407,9 @@ static __always_inline bool take_host_thread(s32 cpu, struct cpu_state *c, struc
 
 	if (!c->owner || c->owner == POOL || !waiting(&d->host) || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;
-	return scx_bpf_dsq_move_to_local(bound_queue(cpu), 0) ||
-	       ((d->victims & pol_lane(c->lane)) && v && take_of_pool(cpu, c->domain, true, part_in(v, c->domain)->began));
+	return take_of_queue(cpu, bound_queue(cpu), true, d->clock + OVERDUE_LEAD) ||
+	       ((d->victims & pol_lane(c->lane)) && v &&
+		take_of_queue(cpu, pool_queue(c->domain), true, part_in(v, c->domain)->began));
 }
 
 /*

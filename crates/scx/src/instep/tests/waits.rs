@@ -240,3 +240,15 @@ fn pool_is_served_beside_bound_threads_while_the_host_has_windows() {
     let (ran, longest) = run(&mut instep, 2, 7, START, 4000);
     assert!(longest.iter().all(|ms| *ms <= 150), "{longest:?} {ran:?}");
 }
+
+#[test]
+fn vcpu_on_its_seat_is_served_beside_bound_threads_while_the_host_has_windows() {
+    // Seven vCPUs of a VM are bound to one of two CPUs; a gang may use both, as may another VM and threads of the host that compute.
+    let mut tasks = vec![task_on(&[1], 0); 7];
+    tasks.extend(vec![task_on(&[0, 1], 0); 10]);
+    let vms = [(7, 100), (2, 100), (3, 100), (3, 100)];
+    let mut instep = fits(&cores(2), &tasks, &table(&vms), 0);
+    wake_all(&mut instep, 0..17, START);
+    let (ran, longest) = run(&mut instep, 2, 17, START, 4000);
+    assert!(longest.iter().all(|ms| *ms <= 150), "{longest:?} {ran:?}");
+}
