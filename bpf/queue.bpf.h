@@ -304,7 +304,7 @@ static __always_inline bool waits_at_home(struct task_struct *p, struct task_sta
 {
 	struct instep_vm_settings *s = vm_set_of(t->vm);
 
-	return s && home_of(s) == node && p->se.sum_exec_runtime - t->used_asleep < SET.slice_ns;
+	return t->vm != INSTEP_HOST && s && home_of(s) == node && p->se.sum_exec_runtime - t->used_asleep < SET.slice_ns;
 }
 
 /* Whether the first thread of this domain's pool stays on its node. */

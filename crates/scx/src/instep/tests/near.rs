@@ -78,6 +78,17 @@ fn thread_that_finds_its_domain_busy_stays_on_its_node() {
     }
 }
 
+#[test]
+fn host_thread_that_finds_its_node_busy_takes_an_idle_cpu_elsewhere() {
+    // The host is at home nowhere: entry 0 of the table of VMs says nothing of it.
+    for (full, node) in [([0, 1, 2, 3], 4..8), ([4, 5, 6, 7], 0..4)] {
+        let mut instep = two_domains_a_node(&[full[0], full[1], full[2], full[3], full[0]]);
+        (0..5).for_each(|task| wake(&mut instep, task));
+        let cpu = place_of(&instep, 8, 4);
+        assert!(cpu.is_some_and(|cpu| node.contains(&cpu)), "on CPU {cpu:?}, not one of {node:?}");
+    }
+}
+
 /// Four cores of two threads, two on each node; `threads` of one VM, all asleep on CPU 0.
 fn cores_of_two_nodes(threads: usize, home: Option<u32>) -> Instep {
     let core = (0..8).map(|cpu| vec![cpu, cpu ^ 1]).collect();
