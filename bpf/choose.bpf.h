@@ -10,7 +10,7 @@
  *     waits on a seat: no plan names them;
  *     a thread bound to it, if that is further behind than what else there is; but not while the slot is that of a gang whose vCPU
  *     has waited for too long;
- *     in the middle and at the end of a slot (slot.bpf.h, serve_host), a thread of the host;
+ *     in the middle and at the end of a slot (slot.bpf.h, serve_host), a thread of the host, or one bound to it that woke up;
  *     a thread of the pool that might interrupt the gang whose slot it is if it woke up now (wake.bpf.h);
  *     the vCPU that has its seat here, of the gang whose slot it is;
  *     the thread of the domain's pool with the least place, unless what ran here has a lesser one; or, of those less than
@@ -398,18 +398,24 @@ static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct 
 }
 
 /*
- * Takes a thread of the host before the owner's, unless the host's threads are far ahead of their share: any that is bound here. Not
- * another account's, nor on CPUs of no gang: it would come before all that wait there in each half of a slot.
+ * Takes a thread before the owner's in the middle or at the end of a gang's slot: one that is bound here and might interrupt the gang if it
+ * woke up now, or one of the host, unless the host's threads are far ahead of their share. Not any that is bound, nor on CPUs of no gang:
+ * it would come before all that wait there in each half of a slot.
  */
-static __always_inline bool take_host_thread(s32 cpu, struct cpu_state *c, struct domain_state *d)
+static __always_inline bool take_in_window(s32 cpu, struct cpu_state *c, struct domain_state *d)
 {
 	struct vm_state *v = vm_of(c->owner);
+	u64 began;
 
-	if (!c->owner || c->owner == POOL || !waiting(&d->host) || pol_before(d->clock + SET.lag_ns, d->host.vtime))
+	if (!c->owner || c->owner == POOL || !v)
+		return false;
+	began = part_in(v, c->domain)->began;
+	if (on(INSTEP_M_WAKE) && take_of_queue(cpu, bound_queue(cpu), false, began))
+		return true;
+	if (!waiting(&d->host) || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;
 	return take_of_queue(cpu, bound_queue(cpu), true, d->clock + OVERDUE_LEAD) ||
-	       ((d->victims & pol_lane(c->lane)) && v &&
-		take_of_queue(cpu, pool_queue(c->domain), true, part_in(v, c->domain)->began));
+	       ((d->victims & pol_lane(c->lane)) && take_of_queue(cpu, pool_queue(c->domain), true, began));
 }
 
 /*

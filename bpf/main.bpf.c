@@ -152,10 +152,10 @@ static __always_inline void enqueue_bound(struct task_struct *p, struct task_sta
 	u64 place = place_of(t, domain);
 
 	/*
-	 * In a gang's slot it waits for the others of the gang to be interrupted, too (slot.bpf.h, serve_host); also one that a
+	 * In a gang's slot it waits for the others of the gang to be interrupted, too (slot.bpf.h, serve_host); also one of the host's that a
 	 * slot interrupts.
 	 */
-	if (c && d && d->slotted && t->vm == INSTEP_HOST && on(INSTEP_M_HOST) &&
+	if (c && d && d->slotted && on(INSTEP_M_HOST) && (t->vm == INSTEP_HOST || (enq_flags & SCX_ENQ_WAKEUP)) &&
 	    (runs_in_slot(c) || (!(enq_flags & SCX_ENQ_WAKEUP) && c->owner && c->owner != POOL))) {
 		scx_bpf_dsq_insert_vtime(p, bound_queue(cpu), SET.slice_ns, place, enq_flags);
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
@@ -298,7 +298,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	tend_pool(d, cpu, now);
 	if (take_bound(cpu, c, d, &p, now))
 		return;
-	if (pol_before(now, c->lends) && take_host_thread(cpu, c, d))
+	if (pol_before(now, c->lends) && take_in_window(cpu, c, d))
 		return;
 	if (interrupt_slot(cpu, c, d))
 		return;

@@ -523,8 +523,8 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 }
 
 /*
- * Threads of the host that woke up meanwhile run now, on all CPUs of a gang at once: spread over the slot each would
- * make all other vCPUs of the gang spin for its time.
+ * Threads of the host that woke up meanwhile run now, and vCPUs that are bound to a CPU, on all CPUs of a gang at once: spread over the
+ * slot each would make all other vCPUs of the gang spin for its time.
  */
 SEPARATE int serve_host(struct domain_state *d, u64 now)
 {

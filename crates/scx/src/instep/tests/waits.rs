@@ -252,3 +252,35 @@ fn vcpu_on_its_seat_is_served_beside_bound_threads_while_the_host_has_windows() 
     let (ran, longest) = run(&mut instep, 2, 17, START, 4000);
     assert!(longest.iter().all(|ms| *ms <= 150), "{longest:?} {ran:?}");
 }
+
+#[test]
+fn bound_vcpu_that_wakes_up_waits_half_a_gang_slot_at_most() {
+    // Two gangs compute on two CPUs, each vCPU bound to one; a vCPU that is bound, too, wants a quarter of a millisecond in ten.
+    for host in [false, true] {
+        let mut tasks: Vec<TaskSetup> = [0, 1, 0, 1, 0].map(|cpu| task_on(&[cpu], 0)).to_vec();
+        tasks.push(task_on(&[0, 1], 0));
+        let mut instep = fits(&cores(2), &tasks, &table(&[(2, 100), (2, 100), (1, 100)]), 0);
+        wake_all(&mut instep, 0..4, START);
+        wake_all(&mut instep, 5..5 + usize::from(host), START);
+        let (mut woke, mut longest, mut ran) = (None, 0, [0; 6]);
+        for step in 1..=20_000 {
+            let now = START + step * MS / 4;
+            if woke.is_none() && step > 4000 && step % 40 == 0 {
+                wake_all(&mut instep, 4..5, now);
+                woke = Some(step);
+            }
+            pass_quarter(&mut instep, 2, step, now);
+            (0..2).filter_map(|cpu| instep.current(cpu)).for_each(|task| ran[task] += 1);
+            if instep.current(0) == Some(4) {
+                longest = longest.max((step - woke.take().expect("it woke up")) / 4);
+                instep.kernel().block(0, now);
+                run_due_work(&mut instep, now);
+            }
+        }
+        assert_eq!(instep.ejected(), None);
+        assert!(longest <= 3 && ran[4] > 390, "host {host}: {longest} ms, {ran:?}");
+        // Equal gangs have equal parts of what it leaves.
+        let gangs: [u64; 2] = [ran[0] + ran[1], ran[2] + ran[3]];
+        assert!(gangs[0].abs_diff(gangs[1]) * 20 < gangs[0], "host {host}: {ran:?}");
+    }
+}
