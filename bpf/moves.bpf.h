@@ -128,6 +128,32 @@ SEPARATE u32 least_refused(struct domain_state *d, bool holes)
 	return found;
 }
 
+/*
+ * Gangs that were refused fill holes in the order of virtual time and of what they had in holes, which costs them nothing: else the one
+ * that is furthest behind would have all, and stay it.
+ */
+SEPARATE int order_refused(struct domain_state *d)
+{
+	u32 n;
+	s32 k, j;
+
+	if (!d)
+		return 0;
+	n = refused_of(d);
+	bpf_for(k, 0, n) {
+		bpf_for(j, k + 1, n) {
+			u32 *one = &d->refused[k & (MAX_REFUSED - 1)], *other = &d->refused[j & (MAX_REFUSED - 1)], vm = *one;
+			struct vm_state *v = vm_of(vm), *o = vm_of(*other);
+
+			if (!v || !o || !pol_before(vtime_in(o, d->host.domain) + o->spare, vtime_in(v, d->host.domain) + v->spare))
+				continue;
+			*one = *other;
+			*other = vm;
+		}
+	}
+	return 0;
+}
+
 /* In each slot one gang is looked at; in every eighth the first of those refused, in every 64th the one that had least. */
 static __always_inline void move_sets(struct domain_state *d, u32 domain, u64 now)
 {

@@ -15,10 +15,9 @@
  * that has waited longest. In every other slot threads of the pool that are overdue have a CPU each before these. The plan
  * is the owner of each CPU. A CPU that runs something else has to choose again; each then takes the vCPU that sits there
  * (choose.bpf.h).
- *     A *hole* is a CPU whose owner has nothing to run there, or that nobody owns. It takes what waits in the pool, and
- * where nothing does a vCPU of a gang that was refused. That one gives way to any thread of the pool that wakes up, and
- * costs its VM nothing: nobody else wanted the CPU, and a wide VM that spins would burn its share alone and never be
- * the first.
+ *     A *hole* is a CPU whose owner has nothing to run there, or that nobody owns. It takes what waits in the pool, and where nothing
+ * does a vCPU of the refused gang that had least, holes included. That one gives way to any thread of the pool that wakes up, and costs
+ * its VM nothing: nobody else wanted the CPU, and a wide VM that spins would burn its share alone and never be the first.
  *     So two gangs that cannot run side by side do not have their whole share each in their own slots:
  *
  *     part = 1 / (share1 / size1 + share2 / size2)
@@ -508,6 +507,7 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 	if (d->nr_spread)
 		promise_slots(d, now);
 	relocate(d, &plan);
+	order_refused(d);
 	d->pool = plan.pool | plan.free;
 	own_set(d, plan.pool, POOL);
 	own_set(d, plan.free, 0);

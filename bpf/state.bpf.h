@@ -258,7 +258,7 @@ struct domain_state {
 	u32 listed;	/* while members are listed (struct numbering says why in memory) */
 	s32 lending;	/* while a window is opened: threads of the host that have no CPU yet */
 	u32 nr_refused;
-	u32 refused[MAX_REFUSED]; /* gangs that wait for a slot, in the order of virtual time */
+	u32 refused[MAX_REFUSED]; /* gangs that wait for a slot, in the order in which they fill holes */
 	struct account host; /* threads of no VM on the domain's CPUs */
 	u32 heads[INSTEP_LANES]; /* planner: accounts by virtual time, in lists, ... */
 	u64 lists;	/* ... and which of these have any */

@@ -215,3 +215,38 @@ fn gangs_of_half_a_host_have_equal_parts_of_it() {
     assert_eq!(instep.ejected(), None);
     assert!(least * 5 >= most * 4, "{ran:?}");
 }
+
+#[test]
+fn equal_gangs_have_equal_parts_of_holes() {
+    // A VM that always forms a gang leaves most of its slots to others, as its vCPUs run for a moment and sleep; the others compute.
+    for (cpus, gangs) in [(2, 4), (4, 3), (4, 5)] {
+        let vcpus = cpus * (gangs + 1);
+        let task = TaskSetup { allowed: CpuMask::of(0..cpus), cpu: 0, flags: 0 };
+        let mut vms = table(&vec![(cpus, 100); gangs + 1]);
+        vms[gangs].own.cosched = Cosched::Relaxed;
+        let mut instep = fits(&cores(cpus), &vec![task; vcpus], &vms, 0);
+        let (mut wakes, mut ran) = (vec![Some(1); vcpus], vec![0; gangs + 1]);
+        for step in 1..=20_000 {
+            let now = START + step * MS / 4;
+            for (task, at) in wakes.iter_mut().enumerate().filter(|(_, at)| **at == Some(step)) {
+                *at = None;
+                instep.kernel().wake(task, Waker::Other(0), now);
+                run_due_work(&mut instep, now);
+            }
+            pass_quarter(&mut instep, cpus, step, now);
+            for cpu in 0..cpus {
+                let Some(task) = instep.current(cpu) else { continue };
+                ran[task / cpus] += u64::from(step > 4000);
+                if task / cpus == gangs {
+                    instep.kernel().block(cpu, now);
+                    run_due_work(&mut instep, now);
+                    wakes[task] = Some(step + 20 + task as u64 * 7 % 30);
+                }
+            }
+        }
+        assert_eq!(instep.ejected(), None);
+        let (least, most) =
+            (ran[..gangs].iter().min().unwrap(), ran[..gangs].iter().max().unwrap());
+        assert!(most * 10 < least * 11, "{cpus} CPUs: {ran:?}");
+    }
+}
