@@ -125,12 +125,14 @@ SEPARATE int take_number(u32 vm, u32 slot)
 		c->part++;
 		part = &v->parts[within(c->part, INSTEP_MAX_PARTS)];
 	}
-	/* Its CPUs may have changed since it was assigned one. */
-	if (v->assigned && (c->part >= v->nr_parts || !(part->set & pol_lane(i->lane)))) {
+	/* Its CPUs may have changed since it was assigned one, also on another CPU meanwhile: no other VM's entry is written. */
+	i->seat = (v->assigned ? pol_rank_of_lane(part->set, i->lane) : c->next - part->first) & (INSTEP_LANES - 1);
+	if (c->part >= v->nr_parts || part->first + i->seat >= s->nr_vcpus || (v->assigned && !(part->set & pol_lane(i->lane)))) {
 		i->seat = NO_SEAT;
+		i->stray = i->waits;
+		c->strays += i->stray;
 		return 0;
 	}
-	i->seat = (v->assigned ? pol_rank_of_lane(part->set, i->lane) : c->next - part->first) & (INSTEP_LANES - 1);
 	i->part = c->part;
 	if (i->waits)
 		__sync_fetch_and_or(&part->waiting, pol_lane(i->seat));
