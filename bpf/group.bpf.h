@@ -276,7 +276,7 @@ SEPARATE int set_thread_weight(struct task_state *t, u32 nice)
 		return 0;
 	if (t->vm == INSTEP_HOST && mean)
 		weight = weight_of_group(t->node) * weight / mean;
-	t->weight = pol_clamp(weight, 1, 1u << 30);
+	t->weight = pol_clamp(weight, 1, 1u << 20); /* an account's `weights` has 31 bits */
 	return 0;
 }
 
