@@ -76,7 +76,9 @@ static __always_inline s32 take_from(struct task_struct *p, u32 domain, u64 *fro
 
 	if (!c)
 		return NO_CPU;
-	__sync_fetch_and_and(from, ~pol_lane(c->lane));
+	/* Another CPU may take it at the same moment. */
+	if (!(__sync_fetch_and_and(from, ~pol_lane(c->lane)) & pol_lane(c->lane)))
+		return NO_CPU;
 	return c->taken_at ? NO_CPU : cpu;
 }
 
@@ -171,7 +173,8 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 	v = vm_of(c->owner);
 	if (!v || !pol_wake_preempts(place, part_in(v, domain)->began, SET.wake_slack_ns))
 		return NO_CPU;
-	__sync_fetch_and_and(&d->tears, ~pol_lane(c->lane));
+	if (!(__sync_fetch_and_and(&d->tears, ~pol_lane(c->lane)) & pol_lane(c->lane)))
+		return NO_CPU;
 	note_torn(v);
 	count(INSTEP_C_WAKE_TEAR);
 	return cpu;
