@@ -372,7 +372,7 @@ static __always_inline bool sits_at(struct vm_state *v, struct slot_info *i, str
 }
 
 /* Whether what runs on a CPU may go on under its new owner. */
-static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
+static __always_inline bool fits(struct cpu_state *c, bool others_wait)
 {
 	struct slot_info *i = slot_of(c->slot);
 	struct vm_state *v = vm_of(c->vm), *o = vm_of(c->owner);
@@ -381,7 +381,7 @@ static __always_inline bool fits(struct cpu_state *c, bool pool_waits)
 	if (c->overdue)
 		return true;
 	if (c->owner == POOL || !c->owner || !o)
-		return !seated || !pool_waits;
+		return !seated || !others_wait;
 	if (!waits_at(o, c))
 		return true;
 	return seated && c->vm == c->owner && sits_at(v, i, c);
@@ -409,7 +409,7 @@ SEPARATE int enforce(struct domain_state *d, u32 domain)
 		if (!c || c->taken_at)
 			continue;
 		v = vm_of(c->vm);
-		if (fits(c, waits)) {
+		if (fits(c, waits || scx_bpf_dsq_nr_queued(bound_queue(cpu)) > 0)) {
 			set_hole(d, c, on(INSTEP_M_HOLES) && c->tid && v && c->vm && is_gang(v) &&
 					       c->owner != c->vm && !has_slot(v, d));
 			continue;

@@ -1,5 +1,6 @@
 //! Which CPUs gangs have, and that they have them at the same time.
 
+use super::masks::{run, wake_all};
 use super::*;
 
 /// The gang sets of the first domain, as lanes.
@@ -248,5 +249,25 @@ fn equal_gangs_have_equal_parts_of_holes() {
         let (least, most) =
             (ran[..gangs].iter().min().unwrap(), ran[..gangs].iter().max().unwrap());
         assert!(most * 10 < least * 11, "{cpus} CPUs: {ran:?}");
+    }
+}
+
+#[test]
+fn gang_and_bound_vcpus_have_equal_parts() {
+    // VMs of a vCPU that is bound to one of two CPUs, and a gang that may use both, with a thread of the host that computes and without.
+    for (many, host) in [(2, 0), (2, 1), (1, 1), (3, 1)] {
+        let mut tasks: Vec<TaskSetup> = (0..2 * many).map(|at| task_on(&[at % 2], 0)).collect();
+        tasks.extend(vec![task_on(&[0, 1], 0); 2 + host]);
+        let mut vms = vec![(1, 100); 2 * many];
+        vms.push((2, 100));
+        let mut instep = fits(&cores(2), &tasks, &table(&vms), 0);
+        wake_all(&mut instep, 0..tasks.len(), START);
+        run(&mut instep, 2, tasks.len(), START, 1000);
+        let (ran, longest) = run(&mut instep, 2, tasks.len(), START + 1000 * MS, 3000);
+        let gang = ran[2 * many] + ran[2 * many + 1];
+        let part = 24_000 / (2 * many + 1 + host) as u64;
+        let mut parts = ran[..2 * many].iter().chain([&gang]).chain(&ran[2 * many + 2..]);
+        assert!(parts.all(|ran| ran.abs_diff(part) * 10 < part), "{many}, {host}: {ran:?}");
+        assert!(longest.iter().all(|ms| *ms <= 60), "{many}, {host}: {longest:?}");
     }
 }
