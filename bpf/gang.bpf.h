@@ -390,9 +390,9 @@ SEPARATE int end_window(u32 vm, u64 now)
 	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts) || (v->nr_parts && v->masks != v->masks_at) ||
 	    (!seats && is_broad(vm, v, d) != v->broad))
 		reseat(vm, v, d, seats, all, now);
-	if (is_spread_pool(v)) {
+	if (is_spread(v)) {
 		even_leads(vm, v->nr_parts * WINDOW_NS);
-		v->turns += waiting(&v->account) > 0;
+		v->turns += !v->seats && waiting(&v->account) > 0;
 	}
 	v->ran_ns = 0;
 	__sync_fetch_and_sub(&v->spare, v->spare / SPARE_WINDOWS);

@@ -14,8 +14,9 @@
  *     The promise is written into each domain in ascending order by compare and swap: of two gangs
  * that want the same domain the first one has all, the other one takes back what it had.
  *     So its domains share their CPUs between the gang and others as their clocks say, and the slowest of them decides. Of two gangs
- * each can be ahead of the other in another domain, so that neither is due. A gang that was refused four slots is set equally far
- * ahead in all its domains, by the mean.
+ * each can be ahead of the other in another domain, so that neither is due. A gang is set equally far ahead in all its domains, by the
+ * mean, when it was refused four slots, and at the end of each window of evidence (gang.bpf.h): one that has a domain for itself is
+ * refused nothing there, and would hold the clocks of others back.
  * Limits: a gang that has become due waits for up to a slot longer than one of a single domain.
  */
 #ifndef INSTEP_PROMISE_BPF_H
