@@ -219,13 +219,13 @@ static __always_inline void grant(struct domain_state *d, struct vm_state *v, u3
 
 static __always_inline void refuse(struct domain_state *d, struct vm_state *v, u32 vm)
 {
-	count(INSTEP_C_REFUSED);
-	v->refusals++;
-	v->missed++;
-	if (d->nr_refused >= MAX_REFUSED)
-		return;
-	d->refused[d->nr_refused & (MAX_REFUSED - 1)] = vm;
-	d->nr_refused++;
+	if (v->account.domain == d->host.domain) { /* once for all domains of a VM */
+		count(INSTEP_C_REFUSED);
+		v->refusals++;
+		v->missed++;
+	}
+	if (d->nr_refused < MAX_REFUSED)
+		d->refused[d->nr_refused++ & (MAX_REFUSED - 1)] = vm;
 }
 
 /* CPUs for threads that form no gang: the last ones of the domain that are free, whole ones, rounded. */
@@ -299,7 +299,7 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 		member = part_in(v, d->host.domain)->next;
 		if (is_spread_gang(v)) {
 			note_barred(v, d, plan->light);
-			if (!has_slot(v, d) && v->account.domain == d->host.domain)
+			if (!has_slot(v, d))
 				refuse(d, v, vm);
 		} else if (is_gang(v)) {
 			u64 lacks = v->parts[0].set & ~plan->free;
