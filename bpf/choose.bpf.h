@@ -15,7 +15,7 @@
  *     the vCPU that has its seat here, of the gang whose slot it is;
  *     the thread of the domain's pool with the least place, unless what ran here has a lesser one; or, of those less than
  *     a slice behind it, one that ran on this CPU last;
- *     in a hole, a vCPU of a gang that was refused: the one that sits here, else any;
+ *     in a hole, a vCPU of a gang that was refused, of the one that had least first: the one that sits here, else any;
  *     a thread of another domain's pool, of the same node first;
  *     a vCPU that waits on a seat in another domain.
  * What is chosen among is in functions that the verifier checks once (SEPARATE): 5,600 instructions of ops.dispatch, not 265,000.
@@ -433,6 +433,13 @@ static __always_inline bool give_way_to_own(s32 cpu, struct cpu_state *c, struct
 		return false;
 	count(INSTEP_C_STOLEN);
 	return true;
+}
+
+/* A gang's vCPU that fills a hole gives way to one of the gang that had least, where no thread of the pool waits. */
+static __always_inline bool give_hole_away(struct cpu_state *c, struct domain_state *d, struct chance *prev)
+{
+	return prev->seated && (!c->owner || c->owner == POOL) && nobody_waits(c->domain) && is_anothers_hole(d, c->vm) &&
+	       take_waiting(d->refused[0], c->domain, c->lane);
 }
 
 /* Goes on with what ran, for as long as `ns`. */

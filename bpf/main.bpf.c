@@ -311,7 +311,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (p.owns)
 		return; /* the vCPU that sits here was taken in its place */
-	if (give_way_to_own(cpu, c, &p))
+	if (give_way_to_own(cpu, c, &p) || give_hole_away(c, d, &p))
 		return;
 	/* Threads that form no gang, in the order of their places. */
 	first_place(pool_queue(c->domain), cpu, &first);

@@ -154,6 +154,20 @@ SEPARATE int order_refused(struct domain_state *d)
 	return 0;
 }
 
+/*
+ * Whether of the gangs that were refused the one that had least had less than this VM, whose vCPU fills a hole: by a slot or more. Only if
+ * nobody owns any CPU of its set here: alone a vCPU would spin for its siblings.
+ */
+SEPARATE int is_anothers_hole(struct domain_state *d, u32 vm)
+{
+	u32 first = d && d->nr_refused ? d->refused[0] : 0;
+	struct vm_state *v = vm_of(vm), *o = vm_of(first);
+
+	if (!d || !v || !o || !first || first == vm || (part_in(o, d->host.domain)->set & ~d->free))
+		return false;
+	return pol_before(vtime_in(o, d->host.domain) + o->spare + INSTEP_STATE->slot_ns, vtime_in(v, d->host.domain) + v->spare);
+}
+
 /* In each slot one gang is looked at; in every eighth the first of those refused, in every 64th the one that had least. */
 static __always_inline void move_sets(struct domain_state *d, u32 domain, u64 now)
 {

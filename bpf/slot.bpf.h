@@ -409,7 +409,7 @@ SEPARATE int enforce(struct domain_state *d, u32 domain)
 		if (!c || c->taken_at)
 			continue;
 		v = vm_of(c->vm);
-		if (fits(c, waits || scx_bpf_dsq_nr_queued(bound_queue(cpu)) > 0)) {
+		if (fits(c, waits || scx_bpf_dsq_nr_queued(bound_queue(cpu)) > 0 || is_anothers_hole(d, c->vm))) {
 			set_hole(d, c, on(INSTEP_M_HOLES) && c->tid && v && c->vm && is_gang(v) &&
 					       c->owner != c->vm && !has_slot(v, d));
 			continue;
@@ -476,7 +476,7 @@ static __noinline void serve_overdue(struct domain_state *d, u32 domain, struct 
 SEPARATE int plan_slot(u32 domain, u64 now)
 {
 	struct domain_state *d = domain_of(domain);
-	struct slot_plan plan = {};
+	struct slot_plan plan = { .now = now };
 	struct slot_range range = {};
 	struct vm_state *v;
 
@@ -494,7 +494,6 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 	if (range.clock)
 		d->clock = pol_max(d->clock, range.clock);
 	order_members(d, range.least - INSTEP_STATE->slot_ns, range.most, now);
-	plan.now = now;
 	plan.free = d->lanes & ~d->taken;
 	d->nr_refused = 0;
 	if (!d->slotted || d->pooled)
@@ -508,6 +507,7 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 		promise_slots(d, now);
 	relocate(d, &plan);
 	order_refused(d);
+	d->free = plan.free;
 	d->pool = plan.pool | plan.free;
 	own_set(d, plan.pool, POOL);
 	own_set(d, plan.free, 0);

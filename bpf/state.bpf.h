@@ -247,7 +247,8 @@ struct domain_state {
 	/* Written by the planner. */
 	u64 clock LINE; /* virtual time that a VM must not be far behind */
 	u64 victims;	/* the set of the gang in this slot that is interrupted first */
-	u64 pool;	/* CPUs of this slot for threads that form no gang */
+	u64 pool;	/* CPUs of this slot for threads that form no gang, ... */
+	u64 free;	/* ... and of these those that nobody wants */
 	u32 victim;	/* its VM, 0 if there is none */
 	u32 slot;	/* number of the slot */
 	u32 slotted;	/* slots are planned */

@@ -238,3 +238,36 @@ fn without_flag_span_a_vm_wider_than_a_domain_forms_no_gang() {
     assert_eq!((instep.counter(Counter::Span), instep.counter(Counter::GangOn)), (0, 2));
     assert!(ran.torn[0] > ran.whole[0], "{:?} {:?}", ran.whole, ran.torn);
 }
+
+/// CPU time of VMs, in quarters of milliseconds of 4 s; each is bound to some CPUs of two nodes or to one of each, and computes.
+fn bound_to_nodes(nodes: usize, cpus: usize, vms: &[Vec<Vec<usize>>]) -> Vec<u64> {
+    let machine = Machine {
+        core: (0..nodes * cpus).map(|cpu| vec![cpu]).collect(),
+        node: (0..nodes * cpus).map(|cpu| (cpu / cpus) as i32).collect(),
+    };
+    let tasks: Vec<TaskSetup> = vms.iter().flatten().map(|allowed| task_on(allowed, 0)).collect();
+    let sizes: Vec<(usize, u32)> = vms.iter().map(|vm| (vm.len(), 100)).collect();
+    let mut instep = fits(&machine, &tasks, &table(&sizes), 0);
+    masks::wake_all(&mut instep, 0..tasks.len(), START);
+    masks::run(&mut instep, nodes * cpus, tasks.len(), START, 2000);
+    let (ran, _) = masks::run(&mut instep, nodes * cpus, tasks.len(), START + 2000 * MS, 4000);
+    let mut ran = ran.into_iter();
+    vms.iter().map(|vm| ran.by_ref().take(vm.len()).sum()).collect()
+}
+
+#[test]
+fn gangs_that_have_one_of_their_domains_in_common_have_equal_parts() {
+    // Two VMs on the first two of three nodes, two on the last two: two vCPUs on each of its nodes.
+    let on = |node: usize| vec![2 * node, 2 * node + 1];
+    let pair = |first: usize| vec![on(first), on(first), on(first + 1), on(first + 1)];
+    let ran = bound_to_nodes(3, 2, &[pair(0), pair(0), pair(1), pair(1)]);
+    assert!(ran.iter().all(|ran| ran.abs_diff(24_000) < 2400), "{ran:?}");
+    // Two VMs are bound to all CPUs of a node and one of the other, where two more share it.
+    let wide = || (0..4).map(|cpu| vec![cpu]).collect::<Vec<_>>();
+    let narrow = || vec![vec![3], vec![4]];
+    let ran = bound_to_nodes(2, 3, &[wide(), wide(), narrow(), narrow()]);
+    assert!(
+        ran[0].abs_diff(ran[1]) * 10 < ran[0] && ran[2].abs_diff(ran[3]) * 10 < ran[2],
+        "{ran:?}"
+    );
+}
