@@ -149,16 +149,19 @@ static inline u32 pol_first_domain(u32 home, u32 n, u32 domains)
 }
 
 /*
- * Sets of `size` CPUs begin at multiples of this: the next power of two, so that sets of different sizes nest.
- * Where that leaves more than a quarter of the CPUs unused, a quarter of it.
+ * Sets of `size` of so many CPUs begin at multiples of this: the next power of two, so that sets of different sizes nest. Where that
+ * leaves more than a quarter of the CPUs unused, a quarter of it: of each block, or of all although another set would fit.
  */
-static inline u32 pol_set_step(u32 size)
+static inline u32 pol_set_step(u32 size, u32 cpus)
 {
-	u32 block = 1;
+	u32 block = 1, sets;
 
 	while (block < size && block < INSTEP_LANES)
 		block <<= 1;
-	return size * 4 >= block * 3 ? block : block / 4 ?: 1;
+	sets = cpus < size ? 0 : (cpus - size) / block + 1;
+	if (size * 4 >= block * 3 && (sets * size * 4 >= cpus * 3 || sets >= cpus / (size ?: 1)))
+		return block;
+	return block / 4 ?: 1;
 }
 
 /* --- Fair shares ------------------------------------------------------------------------------ */

@@ -239,7 +239,7 @@ SEPARATE u64 find_set(struct domain_state *d, u32 vm, u32 size, u32 most, struct
 	lanes = lanes_for(v, d);
 	if (size > pol_count(lanes))
 		return 0;
-	step = pol_set_step(size);
+	step = pol_set_step(size, pol_count(lanes));
 	steps = (pol_count(lanes) - size) / (step ?: 1) + 1;
 	bpf_for(k, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
 		u64 set = pick_lanes(lanes, k * step, size);

@@ -338,7 +338,7 @@ SEPARATE int relocate(struct domain_state *d, struct slot_plan *plan)
 		lanes = lanes_for(v, d);
 		if (v->refusals < 2 || pol_count(plan->free) < size || size > pol_count(lanes))
 			continue;
-		step = pol_set_step(size);
+		step = pol_set_step(size, pol_count(lanes));
 		steps = (pol_count(lanes) - size) / (step ?: 1) + 1;
 		bpf_for(j, 0, steps < INSTEP_LANES ? steps : INSTEP_LANES) {
 			u64 set = pick_lanes(lanes, j * step, size);

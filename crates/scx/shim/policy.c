@@ -52,9 +52,9 @@ bool policy_crosses(u64 a, u64 b)
 	return pol_crosses(a, b);
 }
 
-u32 policy_set_step(u32 size)
+u32 policy_set_step(u32 size, u32 cpus)
 {
-	return pol_set_step(size);
+	return pol_set_step(size, cpus);
 }
 
 u64 policy_charge(u64 ran, u32 share)

@@ -24,7 +24,7 @@ unsafe extern "C" {
     #[link_name = "policy_pick"] safe fn pick(set: u64, first: u32, count: u32) -> u64;
     #[link_name = "policy_rank_of_lane"] safe fn rank_of_lane(set: u64, lane: u32) -> u32;
     #[link_name = "policy_crosses"] safe fn crosses(a: u64, b: u64) -> bool;
-    #[link_name = "policy_set_step"] safe fn set_step(size: u32) -> u32;
+    #[link_name = "policy_set_step"] safe fn set_step(size: u32, cpus: u32) -> u32;
     #[link_name = "policy_charge"] safe fn charge(ran: u64, share: u32) -> u64;
     #[link_name = "policy_level"] safe fn level(cpus: u64, filled: u64, weight: u64, all: u64) -> u64;
     #[link_name = "policy_claim"] safe fn claim(weight: u32, level: u64) -> u64;
@@ -166,13 +166,18 @@ fn a_time_that_another_cpus_clock_noted_later_was_just_now() {
 
 #[test]
 fn sets_of_different_sizes_nest() {
-    assert_eq!([1, 2, 3, 4, 8, 16, 32, 64].map(|size| set_step(size)), [1, 2, 4, 4, 8, 16, 32, 64]);
+    assert_eq!(
+        [1, 2, 3, 4, 8, 16, 32, 64].map(|size| set_step(size, 64)),
+        [1, 2, 4, 4, 8, 16, 32, 64]
+    );
     // More than a quarter would stay unused.
-    assert_eq!([5, 9, 17, 33].map(|size| set_step(size)), [2, 4, 8, 16]);
+    assert_eq!([5, 9, 17, 33].map(|size| set_step(size, 64)), [2, 4, 8, 16]);
+    // Two sets fit, but not from multiples of the next power of two on; of four of seven CPUs one fits.
+    assert_eq!((set_step(3, 6), set_step(6, 12), set_step(3, 7), set_step(4, 7)), (1, 2, 4, 4));
     for (a, b) in [(2, 4), (2, 8), (4, 8), (3, 4), (8, 16)] {
         let sets = |size: u32| {
-            (0..64 / set_step(size))
-                .map(move |n| pick(u64::MAX, n * set_step(size), size))
+            (0..64 / set_step(size, 64))
+                .map(move |n| pick(u64::MAX, n * set_step(size, 64), size))
                 .filter(|set| *set != 0)
         };
         for (a, b) in sets(a).flat_map(|a| sets(b).map(move |b| (a, b))) {

@@ -271,3 +271,19 @@ fn gang_and_bound_vcpus_have_equal_parts() {
         assert!(longest.iter().all(|ms| *ms <= 60), "{many}, {host}: {longest:?}");
     }
 }
+
+#[test]
+fn gangs_that_fit_side_by_side_have_cpus_of_their_own() {
+    // Two of six vCPUs on twelve CPUs; four of three on six: two sets of CPUs, of which each is that of two gangs.
+    for (cpus, gangs, vcpus) in [(12, 2, 6), (6, 4, 3)] {
+        let mut instep = computing(cpus, &vec![(vcpus, 100); gangs], 0);
+        let (ran, _) = run(&mut instep, cpus, gangs * vcpus, START, 4000);
+        let sets = sets(&mut instep, gangs);
+        let low = (1 << vcpus) - 1;
+        let of_low = sets.iter().filter(|set| **set == low).count();
+        assert_eq!(of_low, gangs / 2, "{sets:x?}");
+        assert!(sets.iter().all(|set| [low, low << vcpus].contains(set)), "{sets:x?}");
+        let part = (16_000 * cpus / gangs / vcpus) as u64;
+        assert!(ran.iter().all(|ran| ran.abs_diff(part) * 10 < part), "{ran:?}");
+    }
+}
