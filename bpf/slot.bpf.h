@@ -217,8 +217,10 @@ static __always_inline void grant(struct domain_state *d, struct vm_state *v, u3
 	count(INSTEP_C_GRANT);
 }
 
-static __always_inline void refuse(struct domain_state *d, struct vm_state *v, u32 vm)
+static __always_inline void refuse(struct domain_state *d, struct vm_state *v, u32 vm, u64 now)
 {
+	/* A gang of several domains that is far behind, or in other domains too, would be promised every slot. */
+	d->owes |= overdue_by(&v->account, v, now) > 0;
 	if (v->account.domain == d->host.domain) { /* once for all domains of a VM */
 		count(INSTEP_C_REFUSED);
 		v->refusals++;
@@ -300,7 +302,7 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 		if (is_spread_gang(v)) {
 			note_barred(v, d, plan->light);
 			if (!has_slot(v, d))
-				refuse(d, v, vm);
+				refuse(d, v, vm, plan->now);
 		} else if (is_gang(v)) {
 			u64 lacks = v->parts[0].set & ~plan->free;
 
@@ -308,9 +310,7 @@ SEPARATE int assign_cpus(struct domain_state *d, struct slot_plan *plan)
 			if (!lacks || (!(lacks & ~d->taken) && overdue_by(&v->account, v, plan->now)))
 				grant(d, v, vm, plan);
 			else
-				refuse(d, v, vm);
-			/* A gang of several domains that is far behind would be promised every slot. */
-			d->owes |= v->refusals && overdue_by(&v->account, v, plan->now);
+				refuse(d, v, vm, plan->now);
 		}
 		demand = pool_demand(vm, d->host.domain);
 		plan->light += v->account.light ? demand : 0;
