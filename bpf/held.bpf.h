@@ -96,7 +96,7 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
  */
 static __always_inline void end_hold(struct task_struct *p, struct task_state *t, s32 cpu, bool moment)
 {
-	bool at_border = t->at_border, stops = moment ? may_be_stopped(p) : is_limited(p, t);
+	bool at_border = t->at_border, stops = moment ? at_border || may_be_stopped(p) : is_limited(p, t);
 	bool waited = moment || (t->held_since && pol_since(t->held_since, limit_clock()) >= HELD_LONGEST);
 
 	if (stops && at_border && waited) {
