@@ -455,6 +455,21 @@ fn clear_gain_moves_a_placed_vm_and_a_small_one_does_not() {
     assert_eq!(home(&instep(&host), 0), "2");
 }
 
+/// Nodes of four CPUs. VM 3, whose memory fits on no node, is at home on two; on one of them VM 2 needs every core.
+#[test]
+fn vm_on_two_nodes_takes_no_core_that_one_on_a_node_needs() {
+    let mut host = made::host(made::topology(4, 4, 1, GIB));
+    host.other_busy = Nanos(made::WINDOW.0 / 10);
+    host.vms = vec![
+        vm(&host, 1, 8, 1000, &[240, 80, 0, 40]),
+        vm(&host, 2, 4, 1000, &[1, 0, 712, 87]),
+        vm(&host, 3, 2, 1000, &[313, 312, 312, 312]),
+    ];
+    let decision = instep(&host);
+    assert_eq!([home(&decision, 1), home(&decision, 2)], ["2", "2-3"]);
+    assert_eq!(sets(&decision, 3), ["12", "13"]);
+}
+
 #[test]
 fn performance_cores_come_first() {
     let topology = made::hybrid();

@@ -89,7 +89,7 @@ impl Cores {
         };
         let cores = (0..host.places.len()).map(cores).collect();
         let mut rest = plan.demands();
-        let all = rest.iter().sum();
+        let all = rest.iter().sum::<i64>() + host.other as i64;
         for unit in (0..units.len()).filter(|unit| plan.area(*unit).places.len() > 1) {
             plan.parts(unit).for_each(|(place, part)| rest[place] -= part);
         }
@@ -104,37 +104,36 @@ impl Cores {
         order.sort_by_key(|unit| (plan.area(*unit).places.len(), Reverse(rank(*unit)), *unit));
         let mut given = vec![None; units.len()];
         for unit in order {
-            if dealer.has_room(unit, held[unit].iter().all(Option::is_some)) {
-                given[unit] = dealer.deal(unit, held);
-            }
+            given[unit] = dealer.deal(unit, held);
         }
         given
     }
 }
 
 impl Dealer<'_, '_> {
-    /// Whether a unit is busy, and the others find enough cores beside those that it needs.
-    fn has_room(&self, unit: usize, keeps: bool) -> bool {
-        let (own, area) = (&self.plan.units[unit], self.plan.area(unit));
-        let (times, margin) = if keeps { (2, KEEP_MARGIN) } else { (1, 0) };
-        let confined = if area.places.len() == 1 { own.load.sum } else { 0 };
-        let is_open = confined == 0 && self.plan.state.at[unit] == Some(own.wide);
-        let sum = |all: &[i64]| area.places.iter().map(|place| all[*place]).sum::<i64>();
-        // What may run elsewhere finds cores there.
-        let fits = |others: i64, cores: i64| {
-            own.vcpus.len() as i64 + ((others - margin).max(0) + 999) / 1000 <= cores
-        };
-        own.mean() * times >= BUSY
-            && !(is_open && own.options.len() > 1)
-            && fits(sum(&self.rest) - confined, sum(&self.cores))
-            && fits(self.all - own.load.sum, self.cores.iter().sum())
-    }
-
-    /// A core for every vCPU of a unit, what it held first: fast ones, in the node with most of the unit's
-    /// memory, of clusters in turn, then by number.
-    fn deal(&mut self, unit: usize, held: &[Vec<Option<CoreId>>]) -> Option<Vec<CpuSet>> {
+    /// A core for every vCPU of a unit, if it is busy and others find enough cores beside those: what it held first, fast
+    /// ones, in the node with most of the unit's memory, of clusters in turn, then by number.
+    fn deal(&mut self, unit: usize, held: &Held) -> Option<Vec<CpuSet>> {
         let (plan, own, area) = (self.plan, &self.plan.units[unit], self.plan.area(unit));
-        let topology = &plan.host.snapshot.topology;
+        let keeps = held[unit].iter().all(Option::is_some);
+        let (times, margin) = if keeps { (2, KEEP_MARGIN) } else { (1, 0) };
+        let is_open = area.places.len() > 1 && plan.state.at[unit] == Some(own.wide);
+        let left = |cores: i64, others: i64| cores - ((others - margin).max(0) + 999) / 1000;
+        let in_all = left(self.cores.iter().sum(), self.all - own.load.sum);
+        if own.mean() * times < BUSY
+            || (is_open && own.options.len() > 1)
+            || in_all < own.vcpus.len() as i64
+        {
+            return None;
+        }
+        // What may run elsewhere finds cores there.
+        let mut rest = self.rest.clone();
+        if let [place] = area.places[..] {
+            rest[place] -= own.load.sum;
+        }
+        let spare = self.cores.iter().zip(&rest).map(|(cores, rest)| left(*cores, *rest));
+        let mut spare: Vec<i64> = spare.collect();
+        let (topology, places) = (&plan.host.snapshot.topology, &plan.host.places);
         let free = self.free.iter().filter(|(_, (cpus, _))| cpus.intersects(&area.cpus));
         let free =
             free.filter_map(|(id, (cpus, slow))| Some((*id, *slow, topology.cpu(cpus.first()?)?)));
@@ -146,30 +145,33 @@ impl Dealer<'_, '_> {
             let kept = held[unit].contains(&Some(id));
             let others = !kept && held.iter().any(|held| held.contains(&Some(id)));
             let memory = Reverse(own.memory.get(&cpu.node).copied().unwrap_or_default());
-            order.push((slow, !kept, others, memory, cpu.llc, *turn, id));
+            let place = places.iter().position(|place| place.id == cpu.node)?;
+            order.push((slow, !kept, others, memory, cpu.llc, *turn, id, place));
         }
         order.sort_unstable();
-        let mut order: Vec<CoreId> = order.into_iter().map(|all| all.6).collect();
-        let mut taken = Vec::new();
+        let mut order: Vec<(CoreId, usize)> =
+            order.into_iter().map(|(.., id, place)| (id, place)).collect();
+        let mut cpus = Vec::new();
         for (k, own_core) in held[unit].iter().enumerate() {
-            let own_core = own_core.and_then(|core| order.iter().position(|one| *one == core));
-            let may = |core: &CoreId| self.free[core].0.intersects(own.permitted(k));
+            let may = |(core, place): &(CoreId, usize)| {
+                spare[*place] > 0 && self.free[core].0.intersects(own.permitted(k))
+            };
             let first = order.iter().position(may)?;
             // It keeps its own unless there are faster ones.
-            let at = own_core.filter(|at| self.free[&order[*at]].1 == self.free[&order[first]].1);
-            taken.push(order.remove(at.unwrap_or(first)));
+            let same = |(core, _): &(CoreId, usize)| {
+                Some(*core) == *own_core && self.free[core].1 == self.free[&order[first].0].1
+            };
+            let at = order.iter().position(|one| may(one) && same(one)).unwrap_or(first);
+            let (core, place) = order.remove(at);
+            spare[place] -= 1;
+            cpus.push((core, place, own.permitted(k).and(&self.free[&core].0).and(&area.cpus)));
         }
         self.all -= own.load.sum;
-        if let [place] = area.places[..] {
-            self.rest[place] -= own.load.sum;
+        self.rest = rest;
+        for (core, place, _) in &cpus {
+            self.free.remove(core);
+            self.cores[*place] -= 1;
         }
-        let mut cpus = Vec::new();
-        for (k, core) in taken.iter().enumerate() {
-            let all = self.free.remove(core)?.0;
-            let cell = plan.host.cells.iter().find(|cell| cell.cpus.intersects(&all))?;
-            self.cores[cell.place] -= 1;
-            cpus.push(own.permitted(k).and(&all).and(&area.cpus));
-        }
-        Some(cpus)
+        Some(cpus.into_iter().map(|(.., cpus)| cpus).collect())
     }
 }

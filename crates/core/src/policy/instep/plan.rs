@@ -76,11 +76,12 @@ impl<'a> Plan<'a> {
         self.current[unit].into_iter().chain(found)
     }
 
-    /// The demand on each node, milli.
+    /// The demand of VMs on each node, milli.
     pub(super) fn demands(&self) -> Vec<i64> {
-        let demand =
-            |cells: std::ops::Range<usize>| cells.map(|cell| self.state.loads[cell].sum).sum();
-        self.host.places.iter().map(|place| demand(place.cells.clone())).collect()
+        let others = self.host.loads();
+        let demand = |cell: usize| self.state.loads[cell].sum - others[cell].sum;
+        let places = self.host.places.iter();
+        places.map(|place| place.cells.clone().map(demand).sum()).collect()
     }
 
     /// How many cells a spot has.
