@@ -8,7 +8,7 @@ use super::spots::{Options, Spots};
 use crate::idset::{CpuSet, NodeSet};
 use crate::reason::Reason;
 use crate::snapshot::Vm;
-use crate::units::{Bytes, CpuId, NodeId};
+use crate::units::{Bytes, NodeId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -77,16 +77,10 @@ impl Unit {
         let home = spots.homes.iter().position(|home| home.nodes == nodes)?;
         let holds = |spot: &Spot| {
             let area = &spots.areas[*spot];
-            // Where it has everything that it is permitted, a vCPU may use CPUs that not all of them may.
-            let more = || *spot == self.wide && now.iter().all(|cpu| self.may_use(cpu));
-            area.nodes == home && (now.is_subset(&area.cpus) || more())
+            area.nodes == home && now.is_subset(&area.cpus)
         };
         let open = self.options.iter().flatten().copied().filter(holds);
         open.min_by_key(|spot| spots.areas[*spot].cells.len())
-    }
-
-    fn may_use(&self, cpu: CpuId) -> bool {
-        self.may.iter().any(|may| may.contains(cpu))
     }
 
     /// Mean demand of its vCPUs, milli.
