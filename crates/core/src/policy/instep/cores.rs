@@ -117,13 +117,9 @@ impl Dealer<'_, '_> {
         let (plan, own, area) = (self.plan, &self.plan.units[unit], self.plan.area(unit));
         let keeps = held[unit].iter().all(Option::is_some);
         let (times, margin) = if keeps { (2, KEEP_MARGIN) } else { (1, 0) };
-        let is_open = area.places.len() > 1 && plan.state.at[unit] == Some(own.wide);
         let left = |cores: i64, others: i64| cores - ((others - margin).max(0) + 999) / 1000;
         let in_all = left(self.cores.iter().sum(), self.all - own.load.sum);
-        if own.mean() * times < BUSY
-            || (is_open && own.options.len() > 1)
-            || in_all < own.vcpus.len() as i64
-        {
+        if own.mean() * times < BUSY || in_all < own.vcpus.len() as i64 {
             return None;
         }
         // What may run elsewhere finds cores there.
