@@ -187,8 +187,6 @@ impl<'a> Plan<'a> {
         match self.current[unit] {
             None => sum(0),
             Some(current) if current == spot => sum(-DEVIATIONS * own.noise),
-            // Noise makes no other spot cheaper.
-            Some(_) if sum(0) >= limit => limit,
             // What it loses itself counts by its weight, what all in a cell lose does not.
             Some(_) => {
                 sum(DEVIATIONS * own.noise) + own.load.sum.max(own.weighted / 1000) * own.noise
