@@ -75,12 +75,9 @@ impl Unit {
         };
         let now = all.and(&topology.cpus_of(&nodes)).minus(&host.snapshot.isolated);
         let home = spots.homes.iter().position(|home| home.nodes == nodes)?;
-        let holds = |spot: &Spot| {
-            let area = &spots.areas[*spot];
-            area.nodes == home && now.is_subset(&area.cpus)
-        };
-        let open = self.options.iter().flatten().copied().filter(holds);
-        open.min_by_key(|spot| spots.areas[*spot].cells.len())
+        let open = self.options.iter().flatten().map(|spot| (*spot, &spots.areas[*spot]));
+        let holds = open.filter(|(_, area)| area.nodes == home && now.is_subset(&area.cpus));
+        Some(holds.min_by_key(|(_, area)| area.cells.len())?.0)
     }
 
     /// Mean demand of its vCPUs, milli.
