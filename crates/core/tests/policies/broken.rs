@@ -115,7 +115,7 @@ fn policy_that_follows_noise_is_caught() {
 #[test]
 fn policy_that_packs_one_node_shares_more_cores_than_none() {
     let packed = |host: &Snapshot| bind_but(host, |cpus| *cpus = made::cpus("0-3,8-11"));
-    let sharing = |host: &Snapshot| instep_core::score::measure(host).core_sharing;
+    let sharing = |host: &Snapshot| crate::score::measure(host).core_sharing;
     let mut host = host();
     host.vms.remove(1);
     let before = sharing(&host);

@@ -3,8 +3,8 @@
 
 use crate::check::{arrived, settings};
 use crate::made;
+use crate::score::{Score, measure};
 use instep_core::policy::{PolicyName, decide};
-use instep_core::score::{Score, measure};
 use instep_core::snapshot::Snapshot;
 use std::cmp::Ordering;
 

@@ -2,11 +2,11 @@
 
 use crate::check::{apply, settings};
 use crate::made::{self, GIB, cpus, vm};
+use crate::score::measure;
 use instep_core::decision::{Action, Decision};
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::policy::idle::idle_homecoming;
 use instep_core::policy::{PolicyName, PolicySettings, decide};
-use instep_core::score::measure;
 use instep_core::snapshot::{GuestNode, OpaqueVm, Snapshot, Vcpu};
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId, VmId};
 

@@ -70,7 +70,7 @@ proptest! {
             (settings.mend_conflicts, settings.include_pinned) = (mend, seed % 2 == 0);
             let decision = decide(&host, &settings);
             prop_assert_eq!(decision.vms.len(), host.vms.len());
-            let _ = instep_core::score::measure(&host);
+            let _ = crate::score::measure(&host);
         }
     }
 }
