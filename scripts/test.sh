@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [ARGUMENT OF cargo test ...]
 #
-# First `cargo xtask ci --no-test` (fmt, clippy, tidy, licences, docs) and `cargo xtask load`, then `cargo test --workspace`. The
+# First `cargo xtask ci --no-test` (fmt, clippy, tidy, deny, docs) and `cargo xtask load`, then `cargo test --workspace`. The
 # output ends with the closing line of each test program, the reasons of what was skipped, and
 #
 #   N passed, N failed, N skipped

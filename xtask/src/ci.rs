@@ -1,7 +1,7 @@
 //! Runs what CI runs, step by step, each named and timed. Clippy and the tests have the feature `kernel`
 //! where this machine can build it.
 
-use crate::{bpf, built, deny, licences, tidy};
+use crate::{bpf, built, deny, tidy};
 use anyhow::{Context, Result};
 use instep_madehost::skip;
 use std::path::Path;
@@ -51,7 +51,6 @@ pub(crate) fn run(root: &Path, test: bool) -> Result<bool> {
         timed(TEST.name, &|| cargo(root, &TEST, clang))?;
     }
     timed("tidy", &|| tidy::run(root))?;
-    timed("licences", &|| licences::run(root))?;
     if deny::is_installed() {
         timed("deny", &|| deny::run(root))?;
     }

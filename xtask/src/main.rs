@@ -1,4 +1,4 @@
-//! Developer tasks: ci, tidy, licences, bench, fuzz, load, man, deb, rpm, bpf-clang.
+//! Developer tasks: ci, tidy, bench, fuzz, load, man, deb, rpm, bpf-clang.
 
 mod bench;
 mod bpf;
@@ -6,7 +6,6 @@ mod built;
 mod ci;
 mod deny;
 mod fuzz;
-mod licences;
 mod load;
 mod package;
 mod placement;
@@ -24,7 +23,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Developer tasks", max_term_width = 100)]
 enum Task {
-    /// What CI runs: fmt, clippy, tests, tidy, licences, docs.
+    /// What CI runs: fmt, clippy, tests, tidy, cargo-deny, docs.
     Ci {
         /// Leaves the tests out.
         #[arg(long)]
@@ -32,8 +31,6 @@ enum Task {
     },
     /// Layering of the crates, file sizes, forbidden text, links of the documents.
     Tidy,
-    /// Whether deny.toml allows all that the programs are built of, and its licences.
-    Licences,
     /// Measures; without another word cycle time by number of VMs: cargo run --release -p xtask -- bench.
     Bench(Bench),
     /// Every fuzz target (or those named) for some seconds each.
@@ -105,7 +102,6 @@ fn run(task: Task) -> Result<bool> {
     match task {
         Task::Ci { no_test } => return ci::run(&root, !no_test),
         Task::Tidy => return tidy::run(&root),
-        Task::Licences => return licences::run(&root),
         Task::Bench(Bench { what: None, vms }) => bench::run(&vms)?,
         Task::Bench(Bench { what: Some(what), .. }) => match what {
             BenchTask::Sim => simbench::run(&root)?,
