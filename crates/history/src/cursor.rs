@@ -153,14 +153,6 @@ impl Cursor {
         Ok(false)
     }
 
-    /// When the history begins, in milliseconds since 1970: the earliest of the times at which its segments begin.
-    pub fn begins_ms(&self) -> Option<u64> {
-        if self.is_file {
-            return self.loaded.moment(0).map(|moment| moment.at_ms);
-        }
-        self.segments.iter().map(|name| name.at_ms).min()
-    }
-
     /// Lists the segments anew, and stays at the moment where it is.
     fn refresh(&mut self) -> Result<(), Error> {
         if self.is_file {
@@ -245,7 +237,7 @@ mod tests {
             write(&mut Writer::open(dir.path(), LEAST_SIZE).unwrap(), begin..begin + 10);
         }
         let mut cursor = Cursor::open(dir.path()).unwrap();
-        assert_eq!((now(&cursor), cursor.begins_ms()), (29, Some(0)));
+        assert_eq!(now(&cursor), 29);
         for at in (0..29).rev() {
             assert!(cursor.back().unwrap());
             assert_eq!(now(&cursor), at);
