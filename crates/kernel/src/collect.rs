@@ -30,7 +30,7 @@ pub mod kind {
     pub const KVM_WAKEUP: u8 = 9;
 }
 
-/// How a thread left its CPU; `enum collect_left`.
+/// How a thread left its CPU; `enum collect_left`. Any other number: stopped, traced, parked, idle.
 pub mod left {
     /// It could go on.
     pub const RUNNABLE: u8 = 0;
@@ -40,18 +40,14 @@ pub mod left {
     pub const UNINTERRUPTIBLE: u8 = 2;
     /// It ended.
     pub const DEAD: u8 = 3;
-    /// Stopped, traced, parked, idle.
-    pub const OTHER: u8 = 4;
 }
 
-/// In which context; `enum collect_context`.
+/// In which context; `enum collect_context`. Any other number: a hardware interrupt.
 pub mod context {
     /// The running thread itself.
     pub const THREAD: u8 = 0;
     /// A soft interrupt.
     pub const SOFTIRQ: u8 = 1;
-    /// A hardware interrupt.
-    pub const HARDIRQ: u8 = 2;
 }
 
 /// One event as the kernel gave it; what the numbers mean depends on its [`kind`].
@@ -211,10 +207,8 @@ mod tests {
             ("COLLECT_ASLEEP", left::ASLEEP),
             ("COLLECT_UNINTERRUPTIBLE", left::UNINTERRUPTIBLE),
             ("COLLECT_DEAD", left::DEAD),
-            ("COLLECT_OTHER", left::OTHER),
             ("COLLECT_THREAD", context::THREAD),
             ("COLLECT_SOFTIRQ", context::SOFTIRQ),
-            ("COLLECT_HARDIRQ", context::HARDIRQ),
         ];
         for (name, value) in kinds {
             assert_eq!(of(name), value, "{name}");

@@ -43,12 +43,8 @@ pub struct Header {
     pub hostname: Option<String>,
     /// The kernel's release.
     pub release: Option<String>,
-    /// The command that recorded it.
-    pub command: Option<String>,
     /// Online CPUs.
     pub cpus: Option<u32>,
-    /// The clock of the timestamps, where named.
-    pub clock: Option<String>,
     /// Guests whose vCPUs' threads the recorder knew (`instep record`, trace-cmd record -A).
     pub guests: Vec<TracedGuest>,
     /// Names of the guests whose wake-ups and moves alone were recorded; empty where all were.

@@ -307,7 +307,7 @@ fn read(path: &Path) -> (Vec<Event>, Vec<Counter>) {
         events.append(&mut batch);
     }
     assert_eq!(stream.tally().warnings(stream.header()), Vec::<String>::new());
-    (events, stream.end().unwrap().counters.clone())
+    (events, stream.counters().to_vec())
 }
 
 fn of<'a>(report: &'a Value, guest: &Guest) -> &'a Value {

@@ -152,7 +152,6 @@ fn header(format: String, options: &Options, cpus: u32) -> Header {
         hostname: uname.next().map(str::to_owned),
         release: uname.next().map(str::to_owned),
         cpus: Some(cpus),
-        clock: options.clock.clone(),
         guests: options.guests.clone(),
         ..Header::default()
     };

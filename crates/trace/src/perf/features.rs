@@ -14,7 +14,6 @@ pub(crate) const TRACING_DATA: u32 = 1;
 const HOSTNAME: u32 = 3;
 const RELEASE: u32 = 4;
 const CPU_COUNT: u32 = 7;
-const COMMAND: u32 = 11;
 const CPU_TOPOLOGY: u32 = 13;
 const NUMA_TOPOLOGY: u32 = 14;
 const CACHE: u32 = 20;
@@ -30,7 +29,6 @@ pub(crate) struct Features {
     pub(crate) formats: Option<Vec<Format>>,
     hostname: Option<String>,
     release: Option<String>,
-    command: Option<String>,
     cpus: Option<u32>,
     cpu_topology: Option<CpuTopology>,
     nodes: Vec<NodeFacts>,
@@ -63,7 +61,6 @@ impl Features {
         let read = match bit {
             HOSTNAME => string(&mut cursor).map(|text| self.hostname = Some(text)),
             RELEASE => string(&mut cursor).map(|text| self.release = Some(text)),
-            COMMAND => strings(&mut cursor).map(|words| self.command = Some(words.join(" "))),
             CPU_COUNT => self.cpu_count(&mut cursor),
             CPU_TOPOLOGY => self.cpu_topology(&mut cursor),
             NUMA_TOPOLOGY => self.numa_topology(&mut cursor),
@@ -135,7 +132,6 @@ impl Features {
             format: format.to_owned(),
             hostname: self.hostname.clone(),
             release: self.release.clone(),
-            command: self.command.clone(),
             cpus: self.cpus,
             warnings: self.warnings.clone(),
             ..Header::default()

@@ -149,9 +149,7 @@ impl Head {
             format: format!("Instep recording version {version} ({source})"),
             hostname: self.hostname.clone(),
             release: self.release.clone(),
-            command: self.command.clone(),
             cpus: self.cpus,
-            clock: self.clock.clone(),
             only: self.only.clone(),
             warnings: self
                 .warnings

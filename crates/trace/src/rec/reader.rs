@@ -22,7 +22,6 @@ const CHUNK: usize = 64 << 10;
 /// The events of a recording.
 pub struct RecStream<R> {
     input: Input<R>,
-    head: Head,
     header: Header,
     end: Option<End>,
     options: ReaderOptions,
@@ -72,7 +71,6 @@ impl<R: Read> RecStream<R> {
         Ok(RecStream {
             input,
             header: head.header(version),
-            head,
             end: None,
             options,
             window: Window::default(),
@@ -82,16 +80,6 @@ impl<R: Read> RecStream<R> {
             last: Nanos(0),
             is_done: false,
         })
-    }
-
-    /// What the recorder said at the beginning.
-    pub fn head(&self) -> &Head {
-        &self.head
-    }
-
-    /// What the recorder said at the end, once that was reached.
-    pub fn end(&self) -> Option<&End> {
-        self.end.as_ref()
     }
 
     /// Reads one block; false at the end.
