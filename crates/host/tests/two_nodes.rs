@@ -64,9 +64,10 @@ impl Owner {
     }
 
     fn ranges(&self) -> Vec<Range> {
-        let (mut ranges, warnings) = ranges::read(&Root::live(), self.child.id()).unwrap();
+        let (guest, warnings) = ranges::read(&Root::live(), self.child.id()).unwrap();
         assert_eq!(warnings, Vec::<String>::new());
         let end = self.start + self.length;
+        let mut ranges = guest.all;
         ranges.retain(|range| range.start < end && self.start < range.end);
         ranges
     }

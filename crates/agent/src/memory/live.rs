@@ -33,7 +33,7 @@ impl Host for LiveHost {
     type Pages = KernelPages;
 
     fn ranges(&mut self, pid: u32) -> Result<GuestRanges, Error> {
-        let (ranges, warnings) = ranges::read_guest(&Root::live(), pid)?;
+        let (ranges, warnings) = ranges::read(&Root::live(), pid)?;
         for warning in warnings {
             tracing::info!("{warning}");
         }

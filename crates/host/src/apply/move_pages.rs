@@ -214,12 +214,12 @@ mod tests {
     fn resident_pages_of_a_child_are_found_on_a_node_and_unmapped_ones_are_not_present() {
         let sleeper = Sleeper::start();
         let key = sleeper.key();
-        let Ok((ranges, _)) = ranges::read(&Root::live(), key.pid) else {
+        let Ok((guest, _)) = ranges::read(&Root::live(), key.pid) else {
             return instep_madehost::skip::note("numa_maps cannot be read here");
         };
         let mut pages = KernelPages::of(key.pid, key.pid_start).unwrap();
         let mut on_node = 0;
-        for range in &ranges {
+        for range in &guest.all {
             let addresses: Vec<u64> =
                 (range.start..range.end).step_by(range.page as usize).collect();
             let mut status = vec![UNTOLD; addresses.len()];

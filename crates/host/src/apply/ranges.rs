@@ -33,30 +33,10 @@ pub struct Range {
 impl Range {
     /// Resident memory outside `home`.
     pub fn remote(&self, home: &NodeSet) -> Bytes {
-        self.bytes(|node| !home.contains(node))
-    }
-
-    /// Resident memory.
-    pub fn resident(&self) -> Bytes {
-        self.bytes(|_| true)
-    }
-
-    fn bytes(&self, counts: impl Fn(NodeId) -> bool) -> Bytes {
         let of = |(_, pages): (&NodeId, &u64)| pages.saturating_mul(self.page);
-        let chosen = self.by_node.iter().filter(|(node, _)| counts(**node)).map(of);
+        let chosen = self.by_node.iter().filter(|(node, _)| !home.contains(**node)).map(of);
         Bytes(chosen.fold(0, u64::saturating_add))
     }
-}
-
-/// Reads the ranges of a process, ascending, and what was wrong with the files.
-///
-/// # Errors
-/// [`Error::is_gone`] when there is no such process; [`Error::is_denied`] without the right to
-/// look at it.
-pub fn read(root: &Root, pid: u32) -> Result<(Vec<Range>, Vec<String>), Error> {
-    let files = Files::read(root, pid)?;
-    let (ranges, warnings, _) = files.ranges();
-    Ok((ranges, warnings))
 }
 
 /// All memory of a monitor's process, and which of it is whose.
@@ -87,11 +67,12 @@ impl GuestRanges {
     }
 }
 
-/// As [`read`], with what can be told of QEMU's guest nodes. Both take one look at the files.
+/// Reads the ranges of a process, with what can be told of QEMU's guest nodes, and what was wrong with the files.
 ///
 /// # Errors
-/// As [`read`].
-pub fn read_guest(root: &Root, pid: u32) -> Result<(GuestRanges, Vec<String>), Error> {
+/// [`Error::is_gone`] when there is no such process; [`Error::is_denied`] without the right to
+/// look at it.
+pub fn read(root: &Root, pid: u32) -> Result<(GuestRanges, Vec<String>), Error> {
     let command = root.read(format!("proc/{pid}/cmdline"))?;
     let files = Files::read(root, pid)?;
     Ok(guest_ranges(command.as_bytes(), &files))
@@ -226,8 +207,10 @@ mod tests {
     #[test]
     fn ranges_have_ends_page_sizes_and_pages_by_node() {
         let ranges = both(NUMA_MAPS, MAPS);
-        let shown: Vec<_> =
-            ranges.iter().map(|r| (r.start, r.end - r.start, r.page, r.resident())).collect();
+        let shown: Vec<_> = ranges
+            .iter()
+            .map(|r| (r.start, r.end - r.start, r.page, r.remote(&NodeSet::new())))
+            .collect();
         assert_eq!(
             shown,
             [
@@ -281,25 +264,29 @@ mod tests {
         std::fs::write(process.join("numa_maps"), numa).unwrap();
         let maps = "100000-200000 rw-p\n400000-600000 rw-p\n800000-803000 rw-p\n";
         std::fs::write(process.join("maps"), maps).unwrap();
-        let (guest, warnings) = read_guest(&Root::at(dir.path()), 5).unwrap();
+        let (guest, warnings) = read(&Root::at(dir.path()), 5).unwrap();
         assert_eq!(warnings, Vec::<String>::new());
         let starts = |node| guest.of(Some(node)).unwrap().iter().map(|r| r.start).collect();
         let (three, seven): (Vec<u64>, Vec<u64>) = (starts(3), starts(7));
         assert_eq!((three, seven), (vec![0x40_0000], vec![0x10_0000]));
         let error = guest.of(Some(0)).unwrap_err().to_string();
         assert!(error.contains("told to be the memory of guest node 0"), "{error}");
-        assert_eq!(guest.of(None).unwrap(), read(&Root::at(dir.path()), 5).unwrap().0);
+        assert_eq!(guest.of(None).unwrap().len(), 3);
     }
 
     #[test]
     fn a_real_process_has_ranges_inside_its_mappings() {
         let sleeper = Sleeper::start();
         let (ranges, warnings) = match read(&Root::live(), sleeper.tid().0) {
-            Ok(read) => read,
+            Ok((guest, warnings)) => (guest.all, warnings),
             Err(error) => return instep_madehost::skip::note(&format!("{error}")),
         };
         assert_eq!(warnings, Vec::<String>::new());
-        assert!(ranges.iter().all(|r| r.start < r.end && r.resident().0 <= r.end - r.start));
+        assert!(
+            ranges
+                .iter()
+                .all(|r| r.start < r.end && r.remote(&NodeSet::new()).0 <= r.end - r.start)
+        );
         assert!(!ranges.is_empty());
     }
 

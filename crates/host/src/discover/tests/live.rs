@@ -165,7 +165,7 @@ fn the_memory_of_each_guest_node_is_told_apart() {
         node.resident.values().map(|bytes| bytes.0 >> 20).sum::<u64>()
     };
     assert_eq!(each.map(resident).collect::<Vec<_>>(), [20, 12]);
-    let told = ranges::read_guest(&Root::live(), guest.pid()).unwrap().0;
+    let told = ranges::read(&Root::live(), guest.pid()).unwrap().0;
     let of = |node| told.of(Some(node)).unwrap();
     assert_eq!([of(0).len(), of(1).len()], [1, 1]);
     assert!(told.of(Some(2)).is_err());
