@@ -97,11 +97,6 @@ impl<H: Hands> Applier<H> {
         &self.journal
     }
 
-    /// What looks and changes.
-    pub fn hands(&self) -> &H {
-        &self.hands
-    }
-
     /// Leaves what was set standing, with no run that answers for it.
     ///
     /// # Errors
