@@ -7,9 +7,6 @@ use crate::plan::{DEFAULT, Scheduler};
 use crate::report::{BenchOutcome, CaseReport, Spread};
 use std::collections::BTreeMap;
 
-/// What part of the time emulated CPUs may wait without a word.
-const MUCH: f64 = 0.05;
-
 /// The figures of all cases that have cells, in the order of `cases`.
 pub fn gather(cases: &[Case], schedulers: &[Scheduler], cells: &[BenchCell]) -> Vec<CaseReport> {
     let reports = cases.iter().map(|case| {
@@ -113,17 +110,11 @@ fn outcome(cells: &[&&BenchCell], share: f64, alone: &BTreeMap<u32, f64>) -> Ben
     }
 }
 
-/// Whether the emulated CPUs of these cells waited for those of the machine below for so long that the figures mean
-/// little: parts of the time, 0 to 1.
-pub fn is_diluted(waited: &Spread) -> bool {
-    waited.median > MUCH || waited.max > 4.0 * MUCH
-}
-
 /// What is to be said when the machine below was busy: with the work of others every time is longer, and
 /// not for all schedulers alike.
 pub fn dilution(cells: &[BenchCell]) -> Option<String> {
     let all = Spread::of(cells.iter().filter_map(|cell| cell.diluted))?;
-    is_diluted(&all).then(|| {
+    all.is_diluted().then(|| {
         format!(
             "this machine was busy with other work: emulated CPUs waited {:.0} % of the time they wanted \
              to run (median of all cells; {:.0} to {:.0} %): measure again when it is quiet",

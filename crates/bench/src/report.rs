@@ -14,6 +14,9 @@ pub const DILUTED: char = '*';
 /// The schema's name.
 pub const SCHEMA: &str = "instep.bench/1";
 
+/// What part of the time emulated CPUs may wait without a word.
+const MUCH: f64 = 0.05;
+
 /// Everything.
 #[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "Bench")]
@@ -59,7 +62,7 @@ pub struct TookPart {
 impl BenchOutcome {
     /// Whether this machine's other work made its figures worth little.
     pub fn is_diluted(&self) -> bool {
-        self.diluted.as_ref().is_some_and(crate::gather::is_diluted)
+        self.diluted.as_ref().is_some_and(Spread::is_diluted)
     }
 }
 
@@ -178,6 +181,12 @@ impl Spread {
         let min = samples.iter().copied().fold(f64::INFINITY, f64::min);
         let max = samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         Some(Self { median, min, max, runs: samples.len(), samples })
+    }
+
+    /// Whether emulated CPUs that waited for those of the machine below in these parts of the time, 0 to 1, waited for so
+    /// long that the figures mean little.
+    pub fn is_diluted(&self) -> bool {
+        self.median > MUCH || self.max > 4.0 * MUCH
     }
 }
 

@@ -4,7 +4,7 @@
 use super::file::{Both, Measure, What};
 use instep_bench::case::Case;
 use instep_bench::cell::BenchCell;
-use instep_bench::gather::{gather, is_diluted};
+use instep_bench::gather::gather;
 use instep_bench::plan::Scheduler;
 use instep_bench::report::{CaseReport, DILUTED, Spread};
 use instep_kernel::settings::MECHANISMS;
@@ -124,7 +124,7 @@ impl Compared {
                 under: measure.under.clone(),
                 lab,
                 is_diluted: Spread::of(own.iter().filter_map(|cell| cell.diluted))
-                    .is_some_and(|waited| is_diluted(&waited)),
+                    .is_some_and(|waited| waited.is_diluted()),
                 simulated,
                 within: measure.within,
                 why: measure.why.clone(),
