@@ -1,7 +1,7 @@
 //! One look at a host for commands that touch nothing: live over a window, or from copies.
 
 use crate::args::HostArgs;
-use crate::hypervisor::{self, Looking, XenSeen};
+use crate::hypervisor;
 use crate::tell;
 use crate::text::{plural, printable, wrapped};
 use anyhow::Context as _;
@@ -11,11 +11,14 @@ use instep_agent::observe::{
 };
 use instep_agent::published::{self, HOST, STATE_DIR, SeenRun};
 use instep_agent::vm_settings;
+use instep_agent::xen::{self, DomainObservation, Known, Memory};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::{Milli, Nanos, VmId};
 use instep_host::Root;
 use instep_host::apply::{Journal, StateDir};
 use instep_host::discover::{Manager, Scan, ScanOptions, Scanner, Trust, VmFacts};
+use instep_xen::scan::{self, Depth};
+use instep_xen::{Source, XenScan};
 use std::path::{Path, PathBuf};
 
 /// What was seen, and what should be said about it.
@@ -33,6 +36,13 @@ pub(crate) struct Observed {
     pub(crate) xen: Option<XenSeen>,
 }
 
+/// What was found on a Xen host beside its snapshot.
+pub(crate) struct XenSeen {
+    pub(crate) scan: XenScan,
+    /// *Competing modules* of the window, in millionths of a module.
+    pub(crate) competing: u64,
+}
+
 /// Looks at the host that the options name, on Xen for memory by node if `config` asks for it; VMs of owners that `trust` refuses are left alone, and with
 /// a `trust` those, too, that are to be ignored.
 pub(crate) fn observe(
@@ -42,14 +52,7 @@ pub(crate) fn observe(
 ) -> anyhow::Result<Observed> {
     let root = root(args.root.as_deref())?;
     if let Some(source) = hypervisor::xen(args.hypervisor, args.root.as_deref())? {
-        let looking = Looking {
-            before: args.before.as_deref(),
-            elapsed: args.elapsed,
-            window: config.window,
-            state: args.state_dir.as_deref(),
-            depth: instep_agent::xen::depth_of(config),
-        };
-        let mut observed = hypervisor::observe(&source, &looking)?;
+        let mut observed = observe_xen(&source, args, config)?;
         if let Some(name) = keep_only(&mut observed.snapshot, &config.vms).first() {
             anyhow::bail!(absent(&observed.snapshot, name));
         }
@@ -95,6 +98,47 @@ pub(crate) fn observe(
     warnings.extend(vm_settings::problems(&scan));
     let since_start = !root.is_live() && before.is_none();
     Ok(Observed { snapshot, scan, warnings, since_start, journal, seen, xen: None })
+}
+
+/// Looks at a Xen host over a window, or at copies of one.
+fn observe_xen(source: &Source, args: &HostArgs, config: &Config) -> anyhow::Result<Observed> {
+    let mut warnings = Vec::new();
+    let (mut journal, mut before) = (None, None);
+    if source.is_live() {
+        before = Some(scan::scan(source, Depth::Times)?);
+        std::thread::sleep(config.window);
+        journal = xen_journal(args.state_dir.as_deref(), &mut warnings);
+    } else if let Some(dir) = &args.before {
+        let scan = scan::scan(&Source::Copy(dir.clone()), Depth::Times);
+        before = Some(scan.context("the copy given with --before")?);
+    }
+    let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
+    let known = Known { before: before.as_ref(), elapsed, journal: journal.as_ref() };
+    let DomainObservation { snapshot, scan, competing } =
+        xen::observe_domains(source, xen::depth_of(config), &known, &mut Memory::new())?;
+    warnings.extend(snapshot.topology.warnings().iter().cloned());
+    warnings.extend(scan.warnings.iter().cloned());
+    Ok(Observed {
+        snapshot,
+        scan: Scan::default(),
+        warnings,
+        since_start: before.is_none(),
+        journal: None,
+        seen: None,
+        xen: Some(XenSeen { scan, competing }),
+    })
+}
+
+/// What Instep changed on this Xen host, if that can be read.
+pub(crate) fn xen_journal(
+    named: Option<&Path>,
+    warnings: &mut Vec<String>,
+) -> Option<instep_xen::apply::Journal> {
+    let state = state_dir(named).ok()?;
+    instep_xen::apply::Journal::load(state.path()).unwrap_or_else(|error| {
+        warnings.push(format!("original affinities are unknown: {error}"));
+        None
+    })
 }
 
 /// Refuses copies in the wrong order; one without an uptime (zero) could be any.

@@ -4,8 +4,7 @@ use super::output::Output;
 use crate::Outcome;
 use crate::args::{Hypervisor, RunArgs};
 use crate::guard::of_run;
-use crate::hypervisor::journal;
-use crate::observe::state_dir;
+use crate::observe::{state_dir, xen_journal};
 use instep_agent::config::{Config, ConfigError};
 use instep_agent::run::{Events, Sink};
 use instep_agent::xen::{Ended, XenRunOptions, describe_restore, run};
@@ -29,7 +28,7 @@ pub(super) fn place(
     let (mut state, mut known) = (None, None);
     if args.dry_run {
         let mut warnings = Vec::new();
-        known = journal(args.state_dir.as_deref(), &mut warnings);
+        known = xen_journal(args.state_dir.as_deref(), &mut warnings);
         warnings.iter().for_each(|warning| sink.notice(warning));
     } else {
         state = Some(state_dir(args.state_dir.as_deref())?);
