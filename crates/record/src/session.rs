@@ -1,9 +1,11 @@
 //! One recording from its beginning to its end, bounded in time and size.
 
+use crate::bpf::Bpf;
 use crate::error::Error;
 use crate::proc_facts::{self, Thread};
 use crate::silent::Silent;
-use crate::source::{self, Choice, Source, Wanted};
+use crate::source::{Choice, Source, Wanted};
+use crate::tracefs::Tracefs;
 use instep_core::units::{CpuId, Nanos, Tid};
 use instep_host::discover::{ScanOptions, Scanner, VmFacts};
 use instep_host::{Root, system, topology};
@@ -107,7 +109,7 @@ pub fn record<W: Write>(
             names => host.wanted(names).map(|vm| vm.pid).collect(),
         },
     };
-    let (source, why_not_bpf) = source::start(options.source, &wanted)?;
+    let (source, why_not_bpf) = start_source(options.source, &wanted)?;
     let mut session = Session::begin(out, source, (root, scanner), &host, options)?;
     let ended = session.run(options, wait, progress)?;
     let mut summary = session.finish(ended)?;
@@ -372,4 +374,32 @@ fn nanos(time: Duration) -> u64 {
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// Starts the source that is wanted; what was tried first and failed is told.
+fn start_source(
+    choice: Choice,
+    wanted: &Wanted,
+) -> Result<(Box<dyn Source>, Option<String>), Error> {
+    let bpf = match choice {
+        Choice::Tracefs => None,
+        Choice::Auto | Choice::Bpf => Some(Bpf::start(wanted)),
+    };
+    let why = match bpf {
+        Some(Ok(bpf)) => return Ok((Box::new(bpf), None)),
+        Some(Err(why)) if choice == Choice::Bpf => {
+            return Err(Error::NoSource(format!("BPF cannot be used: {why}")));
+        }
+        Some(Err(why)) => Some(why),
+        None => None,
+    };
+    match Tracefs::start(wanted) {
+        Ok(tracefs) => Ok((Box::new(tracefs), why)),
+        Err(tracefs) => Err(Error::NoSource(match why {
+            Some(bpf) => format!(
+                "nothing gives scheduling events: BPF: {bpf}; tracefs: {tracefs}; run it as root"
+            ),
+            None => format!("tracefs cannot be used: {tracefs}"),
+        })),
+    }
 }

@@ -1,8 +1,6 @@
-//! Where events come from, and which source is taken.
+//! What gives events.
 
-use crate::bpf::Bpf;
 use crate::error::Error;
-use crate::tracefs::Tracefs;
 use instep_core::units::CpuId;
 use instep_trace::event::Event;
 use instep_trace::rec::Lost;
@@ -52,32 +50,4 @@ pub(crate) trait Source {
 
     /// What is odd about it.
     fn warnings(&self) -> Vec<String>;
-}
-
-/// Starts the source that is wanted; what was tried first and failed is told.
-pub(crate) fn start(
-    choice: Choice,
-    wanted: &Wanted,
-) -> Result<(Box<dyn Source>, Option<String>), Error> {
-    let bpf = match choice {
-        Choice::Tracefs => None,
-        Choice::Auto | Choice::Bpf => Some(Bpf::start(wanted)),
-    };
-    let why = match bpf {
-        Some(Ok(bpf)) => return Ok((Box::new(bpf), None)),
-        Some(Err(why)) if choice == Choice::Bpf => {
-            return Err(Error::NoSource(format!("BPF cannot be used: {why}")));
-        }
-        Some(Err(why)) => Some(why),
-        None => None,
-    };
-    match Tracefs::start(wanted) {
-        Ok(tracefs) => Ok((Box::new(tracefs), why)),
-        Err(tracefs) => Err(Error::NoSource(match why {
-            Some(bpf) => format!(
-                "nothing gives scheduling events: BPF: {bpf}; tracefs: {tracefs}; run it as root"
-            ),
-            None => format!("tracefs cannot be used: {tracefs}"),
-        })),
-    }
 }
