@@ -1,7 +1,5 @@
-//! Documents that one command prints and another reads: topologies, results to compare; and the tables
-//! of hardware events.
+//! Documents that one command prints and another reads: topologies, results to compare.
 
-use instep_host::profile::counters;
 use instep_trace::topology::TopologyDocument;
 
 #[allow(dead_code, reason = "the command uses the rest")]
@@ -31,12 +29,4 @@ pub(crate) fn results(data: &[u8]) {
             assert!(low.is_finite() && high.is_finite(), "{reading:?}");
         }
     }
-}
-
-/// Event tables of `instep profile`, and the processor they are chosen by.
-pub(crate) fn event_tables(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    let _ =
-        counters::parse(&text).map(|table| table.events().map(|event| event.map(|e| e.config())));
-    let _ = counters::CounterTable::of(&counters::cpu(&text));
 }

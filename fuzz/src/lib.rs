@@ -22,7 +22,6 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("command_lines", process::command_lines),
     ("config", rest::config),
     ("damon_regions", apply::damon_regions),
-    ("event_tables", documents::event_tables),
     ("guest_ranges", apply::guest_ranges),
     ("history", rest::history),
     ("http_requests", rest::http_requests),

@@ -98,14 +98,6 @@ pub(crate) const TEXTS: &[(&str, &[&[u8]])] = &[
         ]],
     ),
     (
-        "event_tables",
-        &[
-            include_bytes!("../../crates/host/src/profile/events/amd-bulldozer.toml"),
-            include_bytes!("../../crates/host/src/profile/events/intel-skylake.toml"),
-            b"vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: x\n",
-        ],
-    ),
-    (
         "results",
         &[
             br#"{"schema":"instep.analysis/1","duration_ns":9,"vms":[{"name":"a","vcpus":[{"run_ns":1,

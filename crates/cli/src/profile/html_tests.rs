@@ -5,7 +5,7 @@
 #[path = "../../tests/common/browser.rs"]
 mod browser;
 
-use super::super::report::{self, Counted, Place, Point};
+use super::super::report::{self, Place, Point};
 use super::super::watch::Seen;
 use super::*;
 use crate::golden::golden;
@@ -36,14 +36,7 @@ fn seen(second: u64) -> Seen {
         others: Some(Nanos(0)),
         ..Watched::default()
     };
-    Seen {
-        watched,
-        traced: true,
-        guest: false,
-        warnings: Vec::new(),
-        ended: None,
-        counts: Vec::new(),
-    }
+    Seen { watched, traced: true, guest: false, warnings: Vec::new(), ended: None }
 }
 
 /// A profile with all that a page can show.
@@ -54,13 +47,8 @@ pub(in super::super) fn full() -> ProfileReport {
     let alone = Point { elapsed_ns: 1700 * MS, ..Point::new(1, &profile(1)) };
     report.set_curve(vec![alone, Point::new(2, &profile(24))]);
     let run = Run { threads: 2, cores: 1, nodes: 1, elapsed: Nanos(960 * MS), taken: Milli(0) };
-    let counts = [Some(5_000_000), Some(0), None, None];
-    let first = Place::new("0-1", &profile(24), &counts, &run, None);
-    let counts = [Some(7_000_000), Some(10), None, None];
-    report.places = vec![Place::new("0,2", &profile(20), &counts, &run, Some(&first))];
-    report.places.insert(0, first);
-    report.counters =
-        Some(Counted { table: "a made table".to_owned(), source: "its source".to_owned() });
+    let place = |cpus: &str, busy| Place::new(cpus, &profile(busy), &run);
+    report.places = vec![place("0-1", 24), place("0,2", 20)];
     report.warnings.push("a made warning".to_owned());
     report
 }

@@ -22,9 +22,8 @@ use instep_core::topology::Topology;
 use instep_core::units::{Milli, Nanos};
 use instep_host::Root;
 use instep_host::discover::{ScanOptions, Scanner};
-use instep_host::profile::counters;
 pub(crate) use report::ProfileReport;
-use report::{Counted, Place, Point};
+use report::{Place, Point};
 use std::path::{Path, PathBuf};
 use watch::{Seen, Watcher};
 
@@ -127,8 +126,6 @@ fn places(
     period: Nanos,
     topology: &Topology,
 ) -> anyhow::Result<ProfileReport> {
-    let table = counters::choose(&Root::live());
-    watcher.events = table.as_ref().ok().cloned();
     let (mut places, mut runs) = (Vec::<Place>::new(), Vec::new());
     let mut last = None;
     for list in &args.on {
@@ -136,7 +133,7 @@ fn places(
         let seen = watcher.command(&args.command, Some(&cpus))?;
         let profile = Profile::of(&seen.watched, args.share, period);
         let run = Run::new(&seen.watched, &cpus, topology);
-        places.push(Place::new(list, &profile, &seen.counts, &run, places.first()));
+        places.push(Place::new(list, &profile, &run));
         if seen.ended.is_none_or(|ended| ended.success()) {
             runs.push(run);
         }
@@ -149,10 +146,6 @@ fn places(
     let mut report = report::new(name.to_owned(), &seen, args.share, period);
     report.places = places;
     report.place(&runs, topology);
-    match table {
-        Ok(table) => report.counters = Some(Counted { table: table.name, source: table.source }),
-        Err(error) => report.warnings.push(error.to_string()),
-    }
     Ok(report)
 }
 

@@ -11,10 +11,8 @@ use instep_core::profile::placing::Run;
 use instep_core::profile::{ApplicationKind, HARDLY_ACTIVE, Profile, Watched, potential};
 use instep_core::topology::Topology;
 use instep_core::units::{Milli, Nanos};
-use instep_host::profile::counters::NAMES;
 use schemars::JsonSchema;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// Shares whose potential is told beside the one asked for.
 const SHARES: [u64; 4] = [250, 500, 750, 1000];
@@ -52,8 +50,6 @@ pub(crate) struct ProfileReport {
     pub(super) no_advice: Option<String>,
     pub(super) curve: Vec<Point>,
     pub(super) places: Vec<Place>,
-    /// Whose events were counted in the places and where they are documented; null without.
-    pub(super) counters: Option<Counted>,
     /// The synthetic program of a scenario that was written, and what the simulator makes of it.
     pub(super) scenario: Option<Imitation>,
     pub(super) warnings: Vec<String>,
@@ -148,18 +144,6 @@ pub(super) struct Place {
     pub(super) elapsed_ns: u64,
     pub(super) run_ns: u64,
     pub(super) parallelism: f64,
-    /// Events a second by name; null where the processor cannot count it.
-    pub(super) events_per_s: BTreeMap<&'static str, Option<f64>>,
-    /// The same over those of the first place.
-    pub(super) ratios: BTreeMap<&'static str, Option<f64>>,
-}
-
-/// An event table.
-#[derive(JsonSchema, Serialize)]
-#[schemars(rename = "HardwareCounts")]
-pub(super) struct Counted {
-    pub(super) table: String,
-    pub(super) source: String,
 }
 
 /// A program that runs for less than this, a few allocation periods, gets no advice.
@@ -215,7 +199,6 @@ pub(super) fn new(what: String, seen: &Seen, share: Milli, period: Nanos) -> Pro
         no_advice,
         curve: Vec::new(),
         places: Vec::new(),
-        counters: None,
         scenario: None,
         warnings,
         failed,
@@ -354,23 +337,8 @@ impl Point {
 }
 
 impl Place {
-    /// A run on `cpus` with what was counted; `first` is the run it is compared with.
-    pub(super) fn new(
-        cpus: &str,
-        profile: &Profile,
-        counts: &[Option<u64>],
-        run: &Run,
-        first: Option<&Place>,
-    ) -> Self {
-        let seconds = (profile.elapsed.0 as f64 / 1e9).max(1e-9);
-        let rate = |count: &Option<u64>| count.map(|count| count as f64 / seconds);
-        let events: BTreeMap<_, _> = NAMES.into_iter().zip(counts.iter().map(rate)).collect();
-        let ratio = |name: &&'static str| {
-            let before = (*first?.events_per_s.get(name)?)?;
-            let now = (*events.get(name)?)?;
-            (before > 0.0).then(|| now / before)
-        };
-        let ratios = events.keys().map(|name| (*name, ratio(name))).collect();
+    /// A run on `cpus`.
+    pub(super) fn new(cpus: &str, profile: &Profile, run: &Run) -> Self {
         Self {
             cpus: cpus.to_owned(),
             threads: run.threads,
@@ -379,8 +347,6 @@ impl Place {
             elapsed_ns: profile.elapsed.0,
             run_ns: profile.run.0,
             parallelism: fraction(profile.parallelism),
-            events_per_s: events,
-            ratios,
         }
     }
 }
@@ -451,8 +417,8 @@ mod tests {
             stolen: Nanos(others * SECOND / 2),
             ..Watched::default()
         };
-        let (warnings, counts) = (Vec::new(), Vec::new());
-        let seen = Seen { watched, traced: true, guest: false, warnings, ended: None, counts };
+        let warnings = Vec::new();
+        let seen = Seen { watched, traced: true, guest: false, warnings, ended: None };
         new("a program".to_owned(), &seen, Milli(500), Nanos(24_000_000))
     }
 
@@ -507,8 +473,7 @@ mod tests {
     fn why_busy_waiting_is_unknown_is_said() {
         let seen = |guest: bool, traced: bool, known: Option<u64>| {
             let watched = Watched { busy_waiting: known.map(Milli), ..Watched::default() };
-            let (warnings, counts) = (Vec::new(), Vec::new());
-            unseen(&Seen { watched, traced, guest, warnings, ended: None, counts })
+            unseen(&Seen { watched, traced, guest, warnings: Vec::new(), ended: None })
         };
         assert_eq!(seen(false, true, Some(0)), None);
         assert!(seen(true, true, None).unwrap().contains("the guest's"));

@@ -279,23 +279,7 @@ fn places(report: &ProfileReport) -> String {
         (" time / first", Side::Right),
     ];
     let rows: Vec<_> = report.places.iter().map(row).collect();
-    let table = aligned(&head, &rows, SPACING);
-    let mut lines = table.lines();
-    let mut text = format!("\nPlaces\n{}\n", lines.next().unwrap_or_default());
-    for (place, line) in report.places.iter().zip(lines) {
-        text += &format!("{line}\n");
-        for (name, ratio) in &place.ratios {
-            if let Some(ratio) = ratio {
-                writeln!(
-                    text,
-                    "    {:<24} {ratio:.2} times those of the first",
-                    name.replace('_', " ")
-                )
-                .expect("writing to a string does not fail");
-            }
-        }
-    }
-    text
+    "\nPlaces\n".to_owned() + &aligned(&head, &rows, SPACING)
 }
 
 fn percent(fraction: f64) -> String {

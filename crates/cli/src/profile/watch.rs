@@ -5,8 +5,7 @@ use anyhow::Context;
 use instep_core::idset::CpuSet;
 use instep_core::profile::Watched;
 use instep_core::units::{Id, Milli, Nanos, Tid};
-use instep_host::profile::counters::{self, CounterTable};
-use instep_host::profile::{Counters, PauseCounters, Target, ThreadWatch, Tracer, watch};
+use instep_host::profile::{SpinHints, Target, ThreadWatch, Tracer, watch};
 use instep_host::{Root, system};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::process::ExitStatus;
@@ -30,8 +29,6 @@ pub(super) struct Seen {
     pub(super) warnings: Vec<String>,
     /// How the command ended, unless it was ended here: its time was over, or a signal said so.
     pub(super) ended: Option<ExitStatus>,
-    /// What hardware counters counted, in the order of their names; empty without.
-    pub(super) counts: Vec<Option<u64>>,
 }
 
 /// How to watch.
@@ -44,8 +41,6 @@ pub(super) struct Watcher {
     pub(super) workers: Option<u32>,
     /// Whether the kernel may be asked for context switches.
     pub(super) trace: bool,
-    /// Hardware events to count of a command.
-    pub(super) events: Option<CounterTable>,
     stop: Arc<AtomicBool>,
 }
 
@@ -57,7 +52,7 @@ impl Watcher {
             signal_hook::flag::register(signal, Arc::clone(&stop))
                 .context("cannot handle signals")?;
         }
-        Ok(Self { interval, limit: None, workers: None, trace: true, events: None, stop })
+        Ok(Self { interval, limit: None, workers: None, trace: true, stop })
     }
 
     /// Whether a signal asked to end.
@@ -87,7 +82,6 @@ impl Watcher {
         let pid = launched.pid();
         let tracer = || Tracer::of_command(pid, online.iter().map(Id::raw));
         let mut tracer = self.traced(tracer, &mut warnings);
-        let mut counters = self.counters(pid, &mut warnings);
         let mut watch = ThreadWatch::new(Target::Descendants(own));
         watch.take_sample();
         launched.go()?;
@@ -126,9 +120,8 @@ impl Watcher {
         watched.involuntary =
             watched.involuntary.max(used.involuntary.saturating_sub(before.involuntary));
         let used = used.cpu.since(before.cpu);
-        let counts = counters.as_mut().map_or_else(Vec::new, Counters::read);
         let seen = self.finish(watched, &watch, tracer, warnings, Some(used), false)?;
-        Ok(Seen { ended: (!launched.was_asked()).then_some(ended), counts, ..seen })
+        Ok(Seen { ended: (!launched.was_asked()).then_some(ended), ..seen })
     }
 
     /// Watches a process that runs already.
@@ -222,7 +215,7 @@ impl Watcher {
             !watched.intervals.is_empty(),
             "it ended before it could be watched; profile something that runs for a second or more"
         );
-        Ok(Seen { watched, traced, guest, warnings, ended: None, counts: Vec::new() })
+        Ok(Seen { watched, traced, guest, warnings, ended: None })
     }
 
     fn traced(
@@ -234,11 +227,6 @@ impl Watcher {
             return None;
         }
         open().map_err(|error| warnings.push(error.to_string())).ok()
-    }
-
-    fn counters(&self, pid: u32, warnings: &mut Vec<String>) -> Option<Counters> {
-        let opened = Counters::of_command(pid, self.events.as_ref()?);
-        opened.map_err(|error| warnings.push(error.to_string())).ok()
     }
 
     /// Sleeps until the next look is due; looks that were missed are left out.
@@ -255,20 +243,18 @@ impl Watcher {
 /// Of guests, less than so much says nothing: hints that made them exit are not counted.
 const LEAST_OF_A_GUEST: Milli = Milli(10);
 
-/// Counts spin hints of these threads, where the processor's table has them and the kernel lets them be
+/// Counts spin hints of these threads, where the processor has counters of them and the kernel lets them be
 /// counted; else busy waiting stays as known as it is.
-fn hints(tids: &[Tid], guests: bool, warnings: &mut Vec<String>) -> Option<PauseCounters> {
-    let table = counters::choose(&Root::live()).ok()?;
-    let counters = PauseCounters::of_threads(tids, guests, &table);
-    counters.unwrap_or_else(|error| {
+fn hints(tids: &[Tid], guests: bool, warnings: &mut Vec<String>) -> Option<SpinHints> {
+    SpinHints::of_threads(&Root::live(), tids, guests).unwrap_or_else(|error| {
         warnings.push(error.to_string());
         None
     })
 }
 
 /// What the code did not tell, as that of a guest, the counted hints may.
-fn with_hints(mut seen: Seen, mut hints: Option<PauseCounters>, guests: bool) -> Seen {
-    let mut counted = || hints.as_mut().and_then(PauseCounters::part);
+fn with_hints(mut seen: Seen, mut hints: Option<SpinHints>, guests: bool) -> Seen {
+    let mut counted = || hints.as_mut().and_then(SpinHints::part);
     let told = |part: &Milli| !guests || *part >= LEAST_OF_A_GUEST;
     seen.watched.busy_waiting = seen.watched.busy_waiting.or_else(|| counted().filter(told));
     seen

@@ -6,12 +6,12 @@
 //! [`Watched`](instep_core::profile::Watched); what it means is core's.
 
 pub mod code;
-pub mod counters;
 pub mod records;
+pub mod spin_hints;
 pub mod timeline;
 pub mod tracer;
 pub mod watch;
 
-pub use counters::{Counters, PauseCounters};
+pub use spin_hints::SpinHints;
 pub use tracer::Tracer;
 pub use watch::{Target, ThreadWatch};
