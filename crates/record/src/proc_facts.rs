@@ -6,7 +6,7 @@ use instep_host::Root;
 use instep_host::discover::{Quota, Scanner, proc_text};
 use instep_host::system;
 use instep_trace::event::Comm;
-use instep_trace::rec::{Counter, Throttled};
+use instep_trace::stream::{Counter, Throttled};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;

@@ -5,10 +5,10 @@
 //! given at the time reached and counted, so time never runs backwards for who pulls.
 
 use crate::event::Event;
-use crate::rec::{Counter, Throttled};
 use instep_core::topology::Topology;
 use instep_core::units::Nanos;
 use instep_core::wording::Count;
+use serde::{Deserialize, Serialize};
 
 /// Events out of one trace.
 pub trait EventStream {
@@ -68,6 +68,44 @@ pub struct TracedGuest {
     pub vcpus: Vec<(u32, u32)>,
     /// Its weight among VMs (`cpu.weight`, 100 as a rule), where the file has it.
     pub weight: Option<u32>,
+}
+
+/// /proc/TID/schedstat of a thread, later minus earlier.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counter {
+    /// The thread.
+    pub tid: u32,
+    /// From when, by the recording's clock,
+    pub from_ns: u64,
+    /// to when.
+    pub to_ns: u64,
+    /// Time it ran.
+    pub run_ns: u64,
+    /// Time it waited on a queue.
+    pub wait_ns: u64,
+}
+
+/// What the CPU quotas of a VM's cgroups did, later minus earlier.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Throttled {
+    /// The VM's process.
+    pub pid: u32,
+    /// The least of its quotas at the end, in thousandths of a CPU.
+    pub quota_milli_cpus: Option<u64>,
+    /// The file that holds it.
+    pub file: Option<String>,
+    /// Whether that is of a cgroup above the VM's own.
+    pub is_above: bool,
+    /// Whether it holds for other processes than the VM's, too.
+    pub is_shared: bool,
+    /// Time in which it was throttled, summed over CPUs.
+    pub throttled_ns: u64,
+    /// How much of that cgroups counted that hold one vCPU each.
+    pub vcpus_throttled_ns: u64,
+    /// How often that was.
+    pub times: u64,
 }
 
 /// What a reader counted.

@@ -55,7 +55,7 @@ impl Endless {
             let switch = Fact::Switch { prev, next, left: Left::Asleep };
             writer.event(&Event { time, cpu, fact: switch }).unwrap();
         }
-        writer.round().unwrap();
+        writer.round();
         writer.flush().unwrap();
         let end = writer.size() as usize;
         let bytes = writer.finish(&End::default()).unwrap();

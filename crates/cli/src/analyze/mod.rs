@@ -22,7 +22,7 @@ use instep_trace::analysis::report::AnalysisReport;
 use instep_trace::analysis::{AnalysisSettings, Place, Sink, analyze_into};
 use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
-use instep_trace::rec::{Counter, Throttled};
+use instep_trace::stream::{Counter, Throttled};
 use instep_trace::stream::{EventStream, Header, Tally};
 use schemars::JsonSchema;
 use serde::Serialize;

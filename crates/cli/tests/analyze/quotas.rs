@@ -3,7 +3,8 @@
 use super::common::{list, text};
 use super::{ONE, OTHER, TWO, analyze, events, made, recorded_of};
 use instep_madehost::trace::{MadeEvent, TracepointFields, perf_file};
-use instep_trace::rec::{End, Head, Throttled};
+use instep_trace::rec::{End, Head};
+use instep_trace::stream::Throttled;
 use serde_json::Value;
 
 /// The findings about a VM: kind and text.

@@ -12,7 +12,7 @@
 
 use super::culprits::{ByOccupant, Waited};
 use super::report::{AnalysedVm, Occupant, ThrottledReport};
-use crate::rec::Throttled;
+use crate::stream::Throttled;
 
 /// For what part of the time that the kernel counted idle CPUs do not know of a refill yet, at most.
 const AFTER_REFILLS: u64 = 20;

@@ -2,7 +2,7 @@
 //! recorded; what was counted and lost. Unknown keys are passed over, missing ones are empty.
 
 use crate::error::Fault;
-use crate::stream::{Header, TracedGuest};
+use crate::stream::{Counter, Header, Throttled, TracedGuest};
 use crate::topology::TopologyDocument;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -85,28 +85,6 @@ pub struct End {
     pub throttled: Vec<Throttled>,
 }
 
-/// What the CPU quotas of a VM's cgroups did, later minus earlier.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Throttled {
-    /// The VM's process.
-    pub pid: u32,
-    /// The least of its quotas at the end, in thousandths of a CPU.
-    pub quota_milli_cpus: Option<u64>,
-    /// The file that holds it.
-    pub file: Option<String>,
-    /// Whether that is of a cgroup above the VM's own.
-    pub is_above: bool,
-    /// Whether it holds for other processes than the VM's, too.
-    pub is_shared: bool,
-    /// Time in which it was throttled, summed over CPUs.
-    pub throttled_ns: u64,
-    /// How much of that cgroups counted that hold one vCPU each.
-    pub vcpus_throttled_ns: u64,
-    /// How often that was.
-    pub times: u64,
-}
-
 /// Events lost in one place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[schemars(rename = "LostEvents")]
@@ -116,22 +94,6 @@ pub struct Lost {
     pub place: String,
     /// How many.
     pub events: u64,
-}
-
-/// /proc/TID/schedstat of a thread, later minus earlier.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Counter {
-    /// The thread.
-    pub tid: u32,
-    /// From when, by the recording's clock,
-    pub from_ns: u64,
-    /// to when.
-    pub to_ns: u64,
-    /// Time it ran.
-    pub run_ns: u64,
-    /// Time it waited on a queue.
-    pub wait_ns: u64,
 }
 
 impl Head {

@@ -20,6 +20,6 @@ mod reader;
 mod writer;
 
 pub use block::{MAGIC, VERSION};
-pub use head::{Counter, End, Head, Lost, Throttled, VcpuHead, VmHead};
+pub use head::{End, Head, Lost, VcpuHead, VmHead};
 pub use reader::RecStream;
 pub use writer::{Writer, framed};

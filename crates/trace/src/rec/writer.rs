@@ -59,14 +59,10 @@ impl<W: Write> Writer<W> {
     }
 
     /// Ends a round: no later event is older than the latest of the round before this one.
-    ///
-    /// # Errors
-    /// What writing says.
-    pub fn round(&mut self) -> io::Result<()> {
+    pub fn round(&mut self) {
         if self.encoder.records > 0 {
             self.encoder.round();
         }
-        Ok(())
     }
 
     /// Writes what was appended, full block or not.
