@@ -13,8 +13,7 @@ use super::super::throttle;
 use super::super::waits::WaitTable;
 use super::super::world::{FIRST_VM, IDLE, Place, WAKING};
 use super::{AnalysisSettings, Engine, HELD_BACK, MAX_LATE, Sink, TopologyFrom};
-use crate::stream::Counter;
-use crate::stream::{EventStream, Header, counted};
+use crate::stream::{Counter, EventStream, Header, counted};
 use instep_core::units::Nanos;
 use instep_core::wording::Count;
 
