@@ -280,13 +280,28 @@ static __always_inline void seat_gang(u32 vm, struct vm_state *v, struct domain_
 		d->stray = vm;
 }
 
-/* A gang comes, goes, or has other vCPUs or CPUs than before. */
-static __always_inline void reseat(u32 vm, struct vm_state *v, struct domain_state *d, u32 seats, bool all, u64 now)
+/*
+ * Whether this CPU may give a VM's vCPUs seats, or the VM another domain: of two that do at once each would number some vCPUs. The
+ * other comes back in the next window.
+ */
+static __always_inline bool take_vm(struct vm_state *v)
 {
+	return !__sync_lock_test_and_set(&v->changes, 1);
+}
+
+/* A gang comes, goes, or has other vCPUs or CPUs than before. */
+static __always_inline void reseat(u32 vm, struct vm_state *v, u32 seats, bool all, u64 now)
+{
+	struct domain_state *d;
 	u32 before = v->seats;
 
+	if (!take_vm(v))
+		return;
+	d = domain_of(v->account.domain);
 	v->seats = seats;
-	seat_gang(vm, v, d, all, now);
+	if (d)
+		seat_gang(vm, v, d, all, now);
+	v->changes = 0;
 	seats = v->seats;
 	/* How often it was torn says little of a gang of another size. */
 	if (seats != before)
@@ -389,7 +404,7 @@ SEPARATE int end_window(u32 vm, u64 now)
 		seats = 0;
 	if (seats != v->seats || has_spoilt_set(vm, now) || (seats && !v->nr_parts) || (v->nr_parts && v->masks != v->masks_at) ||
 	    (!seats && is_broad(vm, v, d) != v->broad))
-		reseat(vm, v, d, seats, all, now);
+		reseat(vm, v, seats, all, now);
 	if (is_spread(v)) {
 		even_leads(vm, v->nr_parts * WINDOW_NS);
 		v->turns += !v->seats && waiting(&v->account) > 0;

@@ -288,7 +288,7 @@ SEPARATE int change_domain(u32 vm, u32 to, u64 now)
 	if (!s || !v || !e)
 		return 0;
 	d = domain_of(v->account.domain);
-	if (!d)
+	if (!d || !take_vm(v))
 		return 0;
 	enter_domain(v, to);
 	d->stale = 1;
@@ -299,6 +299,7 @@ SEPARATE int change_domain(u32 vm, u32 to, u64 now)
 	count(INSTEP_C_MOVE_DOMAIN);
 	if (v->seats || is_spread(v))
 		seat_gang(vm, v, e, s->cosched == INSTEP_COSCHED_RELAXED, now);
+	v->changes = 0;
 	start_parts(vm, now);
 	return 0;
 }

@@ -122,6 +122,7 @@ struct vm_state {
 	u32 torn;	 /* how often a CPU was taken from it in its slot, ... */
 	u32 slots_had;	 /* ... over these slots */
 	u32 missed;	 /* slots that it wanted and did not get, meanwhile */
+	u32 changes;	 /* a CPU gives its vCPUs seats, or the VM another domain */
 	u32 crowded;	 /* windows for which it forms no gang, as it missed many */
 	u64 granted_at;	 /* when it last had a slot, or wanted none */
 	u64 total_slots; /* that it had since it is known */
