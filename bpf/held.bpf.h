@@ -18,15 +18,14 @@
  * 4 s, too. A thread that begins to run while nothing is left of its limit is preempted at once (end_hold): a tick for each
  * would give many threads more than their limit (1,000 threads had 50 % of a CPU under a limit of 20 %). Only one that was
  * preempted while it read under RCU has a tick, as all grace periods wait for it.
- * Limits: threads that disabled migration are not held, nor those that end or are the kernel's, which may hold what others wait for.
- * A thread in the kernel: leave.bpf.h. One that was held at its border may use no other CPU, so it goes first there, for a tick. The
- * timer may be late by 10 ms.
+ * Limits: a thread that holds a lock in the kernel is held, too, as by the kernel before 6.18. Threads that disabled migration
+ * are not, nor those that end or are the kernel's, which may hold what others wait for: they return to no user space, where
+ * the kernel stops threads from 6.18 on. The timer may be late by 10 ms.
  */
 #ifndef INSTEP_HELD_BPF_H
 #define INSTEP_HELD_BPF_H
 
-#include "leave.bpf.h"
-#include "wake.bpf.h"
+#include "slot.bpf.h"
 
 /* Time that each thread is expected to use until the clock ticks. */
 #define HELD_STEP (1 * POL_MS)
@@ -68,7 +67,7 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 	u64 at = limit_clock(), until = t ? limited_until(t->limit, at) : 0;
 	struct account *a;
 
-	if (!until || !may_be_held(p, t))
+	if (!until || !may_be_held(p))
 		return false;
 	count_thread(t, STANDS_QUEUED, domain, now);
 	a = counted_in(t);
@@ -96,25 +95,13 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
  */
 static __always_inline void end_hold(struct task_struct *p, struct task_state *t, s32 cpu, bool moment)
 {
-	bool at_border = t->at_border, stops = moment ? at_border || may_be_stopped(p) : is_limited(p, t);
-	bool waited = moment || (t->held_since && pol_since(t->held_since, limit_clock()) >= HELD_LONGEST);
-
-	if (stops && at_border && waited) {
-		leave_border(p, t);
-		stops = false;
-	}
 	t->held_since = 0;
 	if (!moment)
 		t->turn = 0;
-	/* What is read under RCU at the border is read by at_border. */
-	if (stops && (at_border || !reads_under_rcu(p))) {
+	if ((moment ? may_be_held(p) : is_limited(p, t)) && !reads_under_rcu(p))
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-		return;
-	}
-	t->turn_since = 0;
-	/* It came here before others: at the next tick it waits as others do. */
-	if (at_border)
-		scx_bpf_task_set_slice(p, 1);
+	else
+		t->turn_since = 0;
 }
 
 /* When a thread that is due may go on, after others that the same look of the timer lets go on; 0 if it may now. */
@@ -155,7 +142,6 @@ struct held_look {
 	u64 queue;	/* where it waits from now on: HELD_QUEUE, or that of its CPU or domain if it goes on, ... */
 	u64 place;	/* ... with this place ... */
 	u32 domain;	/* ... in this domain */
-	u32 at_border;	/* it may use its CPU only until it left the kernel: it goes first there */
 };
 
 /* Looks at a thread that is due: when the next look is, or where it goes on. */
@@ -194,9 +180,6 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 	bound_own(t, look->domain);
 	look->queue = look->bound ? bound_queue(look->cpu) : pool_queue(look->domain);
 	look->place = place_of(t, look->domain);
-	look->at_border = look->bound && t->at_border;
-	if (look->at_border)
-		look->place = clock - OVERDUE_LEAD;
 	return 0;
 }
 
@@ -215,7 +198,7 @@ SEPARATE int tell_domain(struct held_look *look)
 	if (look->bound && waiting(&d->host))
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
 	/* It may use the CPU where it was, if no other. */
-	scx_bpf_kick_cpu(look->cpu, look->at_border && !runs_in_slot(c) ? SCX_KICK_PREEMPT : SCX_KICK_IDLE);
+	scx_bpf_kick_cpu(look->cpu, SCX_KICK_IDLE);
 	d->pooled = 1;
 	start_slots(d, look->domain, scx_bpf_now());
 	call_idle(d);

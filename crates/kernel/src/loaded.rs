@@ -95,11 +95,6 @@ impl Loaded {
         if anywhere.iter().any(|name| compat::ksym_exists(name).unwrap_or(false)) {
             skel.struct_ops.instep_ops_mut().cpu_release = std::ptr::null_mut();
         }
-        // Threads at the border of the kernel are held where a program runs, which disabled migration (`bpf/leave.bpf.h`).
-        let works = ["bpf_task_work_schedule_resume", "bpf_task_work_schedule_resume_impl"];
-        if works.iter().any(|name| compat::ksym_exists(name).unwrap_or(false)) {
-            skel.struct_ops.instep_ops_mut().flags |= *compat::SCX_OPS_ENQ_MIGRATION_DISABLED;
-        }
         let mut skel = scx_ops_load!(skel, instep_ops, uei)?;
         let link = scx_ops_attach!(skel, instep_ops)?;
         let heard = Rc::new(RefCell::new(Vec::new()));
