@@ -218,15 +218,20 @@ fn three_siblings_on_two_cpus_have_equal_parts() {
     assert!(ran.iter().all(|ms| (630..700).contains(ms)), "{ran:?}");
 }
 
+/// All tasks compute for 4 s on so many CPUs; none waits for more than `most` milliseconds at a time.
+fn none_waits_longer(most: u64, cpus: usize, tasks: &[TaskSetup], vms: &[(usize, u32)]) {
+    let mut instep = fits(&cores(cpus), tasks, &table(vms), 0);
+    wake_all(&mut instep, 0..tasks.len(), START);
+    let (ran, longest) = run(&mut instep, cpus, tasks.len(), START, 4000);
+    assert!(longest.iter().all(|ms| *ms <= most), "{longest:?} {ran:?}");
+}
+
 #[test]
 fn pool_is_served_beside_bound_threads_that_are_all_overdue() {
     // Sixteen vCPUs are bound to each of two CPUs, so that each waits for longer than its share of the host lets it. A VM that may use both.
     let mut tasks: Vec<TaskSetup> = (0..32).map(|at| task_on(&[at % 2], 0)).collect();
     tasks.push(task_on(&[0, 1], 0));
-    let mut instep = fits(&cores(16), &tasks, &table(&[(1, 100); 33]), 0);
-    wake_all(&mut instep, 0..33, START);
-    let (ran, longest) = run(&mut instep, 16, 33, START, 4000);
-    assert!(longest.iter().all(|ms| *ms <= 120), "{longest:?} {ran:?}");
+    none_waits_longer(120, 16, &tasks, &[(1, 100); 33]);
 }
 
 #[test]
@@ -235,10 +240,7 @@ fn pool_is_served_beside_bound_threads_while_the_host_has_windows() {
     let mut tasks: Vec<TaskSetup> = (0..4).map(|at| task_on(&[at % 2], 0)).collect();
     tasks.extend(vec![task_on(&[0, 1], 0); 3]);
     let vms = [(1, 100), (1, 100), (1, 100), (1, 100), (2, 100)];
-    let mut instep = fits(&cores(2), &tasks, &table(&vms), 0);
-    wake_all(&mut instep, 0..7, START);
-    let (ran, longest) = run(&mut instep, 2, 7, START, 4000);
-    assert!(longest.iter().all(|ms| *ms <= 150), "{longest:?} {ran:?}");
+    none_waits_longer(150, 2, &tasks, &vms);
 }
 
 #[test]
@@ -247,10 +249,7 @@ fn vcpu_on_its_seat_is_served_beside_bound_threads_while_the_host_has_windows() 
     let mut tasks = vec![task_on(&[1], 0); 7];
     tasks.extend(vec![task_on(&[0, 1], 0); 10]);
     let vms = [(7, 100), (2, 100), (3, 100), (3, 100)];
-    let mut instep = fits(&cores(2), &tasks, &table(&vms), 0);
-    wake_all(&mut instep, 0..17, START);
-    let (ran, longest) = run(&mut instep, 2, 17, START, 4000);
-    assert!(longest.iter().all(|ms| *ms <= 150), "{longest:?} {ran:?}");
+    none_waits_longer(150, 2, &tasks, &vms);
 }
 
 #[test]
