@@ -85,9 +85,11 @@ SEPARATE int note_used(u32 vm)
 		return 0;
 	bpf_for(k, 0, n < INSTEP_MAX_DOMAINS ? n : INSTEP_MAX_DOMAINS) {
 		struct domain_state *d = domain_of(k);
+		u64 more = d ? lanes_for(v, d) & ~d->used : 0;
 
-		if (d)
-			__sync_fetch_and_or(&d->used, lanes_for(v, d));
+		/* All CPUs of the domain read that line. */
+		if (d && more)
+			__sync_fetch_and_or(&d->used, more);
 	}
 	return 0;
 }
