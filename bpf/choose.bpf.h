@@ -26,6 +26,7 @@
 #define INSTEP_CHOOSE_BPF_H
 
 #include "higher.bpf.h"
+#include "leave.bpf.h"
 
 /* The slot of the vCPU that has this seat of a part of a gang; INSTEP_NO_SLOT for none. */
 static __always_inline u32 slot_of_seat(struct instep_vm_settings *s, struct gang_part *part, u32 seat)

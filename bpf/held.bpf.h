@@ -18,13 +18,13 @@
  * 4 s, too. A thread that begins to run while nothing is left of its limit is preempted at once (end_hold): a tick for each
  * would give many threads more than their limit (1,000 threads had 50 % of a CPU under a limit of 20 %). Only one that was
  * preempted while it read under RCU has a tick, as all grace periods wait for it.
- * Limits: a thread that holds a lock in the kernel is held, too, as by the kernel before 6.18. Threads that disabled migration
- * are not, nor those that end or are the kernel's, which may hold what others wait for: they return to no user space, where
- * the kernel stops threads from 6.18 on. The timer may be late by 10 ms.
+ * Limits: threads that disabled migration are not held, nor those that end or are the kernel's, which may hold what others wait for.
+ * Threads in the kernel: leave.bpf.h. The timer may be late by 10 ms.
  */
 #ifndef INSTEP_HELD_BPF_H
 #define INSTEP_HELD_BPF_H
 
+#include "leave.bpf.h"
 #include "slot.bpf.h"
 
 /* Time that each thread is expected to use until the clock ticks. */
@@ -67,7 +67,7 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
 	u64 at = limit_clock(), until = t ? limited_until(t->limit, at) : 0;
 	struct account *a;
 
-	if (!until || !may_be_held(p))
+	if (!until || !may_be_held(p, t))
 		return false;
 	count_thread(t, STANDS_QUEUED, domain, now);
 	a = counted_in(t);
@@ -95,10 +95,15 @@ static __noinline bool hold(struct task_struct *p, struct task_state *t, u32 dom
  */
 static __always_inline void end_hold(struct task_struct *p, struct task_state *t, s32 cpu, bool moment)
 {
+	bool stops;
+
+	if (t->at_border && t->held_since && pol_since(t->held_since, limit_clock()) >= HELD_LONGEST)
+		leave_border(p, t);
+	stops = moment ? may_be_stopped(p) : is_limited(p, t);
 	t->held_since = 0;
 	if (!moment)
 		t->turn = 0;
-	if ((moment ? may_be_held(p) : is_limited(p, t)) && !reads_under_rcu(p))
+	if (stops && !reads_under_rcu(p))
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
 	else
 		t->turn_since = 0;

@@ -278,18 +278,6 @@ SEPARATE u64 limited_until(u64 id, u64 now)
 	return latest;
 }
 
-/* Whether a thread may be stopped by a limit: it disabled nothing, and holds nothing of the kernel that only its end gives back. */
-static __always_inline bool may_be_held(struct task_struct *p)
-{
-	return !is_migration_disabled(p) && !(p->flags & (PF_EXITING | PF_KTHREAD));
-}
-
-/* Whether nothing is left of a limit above a thread, and it may be stopped. */
-static __always_inline bool is_limited(struct task_struct *p, struct task_state *t)
-{
-	return t->limit && limited_until(t->limit, limit_clock()) && may_be_held(p);
-}
-
 /*
  * Charges what a thread has used since it was last charged to its limit and those above it. The kernel charges limits by the
  * same measure, in which time in interrupts does not count.

@@ -28,7 +28,7 @@
  *                  waits on its seat. choose.bpf.h says how a CPU chooses among these.
  *   thread.bpf.h, group.bpf.h  Which VM a thread belongs to. cpu.weight counts at each level of the tree of cgroups: user space
  *                  computes once a second what each VM and each cgroup is entitled to.
- *   limit.bpf.h, held.bpf.h  CPU limits of cgroups (cpu.max) hold: threads under one of which nothing is left wait.
+ *   limit.bpf.h, leave.bpf.h, held.bpf.h  CPU limits of cgroups (cpu.max) hold: threads under one of which nothing is left wait.
  *   idle.bpf.h, wake.bpf.h, higher.bpf.h   Which CPU a thread gets that wakes up; a real-time thread may take it away.
  *   waits.bpf.h, frequency.bpf.h   How long vCPUs wait, for reports, and how busy CPUs are, for the kernel's governor.
  *
@@ -542,6 +542,7 @@ void BPF_STRUCT_OPS(instep_disable, struct task_struct *p)
 	if (!t)
 		return;
 	leave_seat(t);
+	forget_leaving(p, t);
 	count_thread(t, STANDS_NOWHERE, 0, scx_bpf_now());
 	leave_class(p);
 }

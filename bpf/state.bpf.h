@@ -340,7 +340,10 @@ struct task_state {
 	u32 is_long;	/* it used up a slice since then */
 	u32 stands_long; /* it is counted in the account's nr_long */
 	u32 held;	/* a CPU limit holds it; the code that takes this back takes it from nr_held (held.bpf.h) */
-	u64 held_at;	/* since when, ... */
+	u32 asked;	/* how often it was asked to leave the kernel (leave.bpf.h); */
+	u32 leaves;	/* that is still to come, ... */
+	u32 at_border;	/* ... or has come, and it is on its way back to user space */
+	u64 held_at;	/* since when it is held, ... */
 	u64 held_by;	/* ... the cgroup of its nearest limit then, ... */
 	u64 held_since;	/* ... and since when it has not run for this reason, ... */
 	u64 turn_since;	/* ... or for no more than a moment */

@@ -112,6 +112,8 @@ pub struct TaskStruct {
     /// Whether its storage was made.
     pub(crate) on_cpu: u8,
     pub(crate) stored: Cell<u8>,
+    /// Whether it is in the kernel and does not return to user space soon.
+    pub in_kernel: Cell<bool>,
     /// Which of the instance's tasks it is.
     pub index: u32,
     /// The number of its cgroup (`struct shim_group`); 0 for none.

@@ -112,6 +112,7 @@ fn task(index: u32, pid: i32, flags: u32, allowed: *const CpuMask) -> TaskStruct
         migration_disabled: Cell::new(0),
         on_cpu: 0,
         stored: Cell::new(0),
+        in_kernel: Cell::new(false),
         index,
         group: Cell::new(0),
         rcu_read_lock_nesting: Cell::new(0),

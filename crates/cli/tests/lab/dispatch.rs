@@ -11,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 /// Those that run here.
-pub(crate) const SCENARIOS: [&str; 14] = [
+pub(crate) const SCENARIOS: [&str; 15] = [
     "dispatch",
     "dispatch-gangs",
     "dispatch-mechanisms",
@@ -24,6 +24,7 @@ pub(crate) const SCENARIOS: [&str; 14] = [
     "dispatch-spill",
     "dispatch-kernels",
     "dispatch-limits",
+    "dispatch-locks",
     "dispatch-classes",
     "dispatch-user",
 ];
@@ -173,6 +174,11 @@ fn nice_classes_and_partitions_are_kept() {
 #[test]
 fn limits_of_20_50_and_150_percent_hold_on_each_kind() {
     holds("dispatch-limits");
+}
+
+#[test]
+fn threads_that_a_limit_stops_hold_no_lock_of_the_kernel() {
+    holds("dispatch-locks");
 }
 
 #[test]

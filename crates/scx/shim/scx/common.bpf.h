@@ -131,6 +131,7 @@ struct task_struct {
 	u16 migration_disabled;
 	u8 on_cpu; /* 0: nobody asks but where a thread leaves for another class */
 	u8 stored; /* its storage was made */
+	u8 in_kernel; /* and does not leave it soon: 0 but where a test says so */
 	u32 index;
 	u32 group; /* its cgroup's number among those that the instance knows (struct shim_group), 0 for none */
 	s32 rcu_read_lock_nesting;

@@ -283,6 +283,23 @@ fn thread_that_reads_under_rcu_has_a_tick_within_seconds() {
 }
 
 #[test]
+fn thread_in_the_kernel_is_held_once_it_leaves() {
+    // It may hold a lock there. What it uses meanwhile is a debt.
+    let mut instep = host(2, &[(1, 100), (1, 100)], &[(1, limit(10))]);
+    instep.kernel().set_group(0, 1);
+    instep.kernel().task(0).in_kernel.set(true);
+    (0..2).for_each(|task| wake(&mut instep, task, START));
+    let inside = run(&mut instep, 2, 2, START, 250);
+    assert!(inside[0] > 245.0, "{inside:?}");
+    instep.kernel().task(0).in_kernel.set(false);
+    let after = run(&mut instep, 2, 2, START + 250 * MS, 2000);
+    let paid = run(&mut instep, 2, 2, START + 2250 * MS, 2000);
+    assert!(after[0] < 5.0, "{after:?} of 2 s, which pay for 225 ms");
+    let all = percent(&[inside[0], after[0], paid[0]], 4250);
+    assert!(near(all, 10.0), "{all} %, {paid:?} in the end");
+}
+
+#[test]
 fn held_thread_may_be_moved_and_leaves_its_limit() {
     let mut instep = host(2, &[(1, 100), (1, 100)], &[(1, limit(10))]);
     instep.kernel().set_group(0, 1);
