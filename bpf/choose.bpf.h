@@ -154,6 +154,7 @@ SEPARATE int move_to_pool(u32 slot)
 			continue;
 		leave_seat(t);
 		d->pooled = 1;
+		d->in_pool.put_at = scx_bpf_now();
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, place_of(t, c->domain));
 		if (!scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, pool_queue(c->domain), 0))
 			continue;
@@ -270,11 +271,12 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 	/* Of a VM with more vCPUs than CPUs one that goes on and on is ahead of its siblings, too. */
 	if (v && v->wide && pol_before(v->account.front, t->own))
 		v->account.front = t->own;
-	out->domain = is_bound(prev) ? c->domain : domain_for(t, here);
 	seat = d->slotted ? seat_cpu(t) : NO_CPU;
 	out->seated = seat >= 0;
-	if (!out->seated)
+	if (!out->seated) {
+		out->domain = is_bound(prev) ? c->domain : domain_for(t, here);
 		out->place = place_of(t, c->domain);
+	}
 	out->owns = out->seated && c->owner == t->vm;
 	out->sits_here = seat == here;
 }
@@ -310,7 +312,7 @@ static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct doma
 {
 	u64 place = 0;
 
-	if (scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0)
+	if (!somebody_in(&c->bound, bound_queue(cpu), now))
 		return false;
 	sweep_seldom(d, bound_queue(cpu), &c->swept_at, now);
 	if (!first_place(bound_queue(cpu), cpu, &place))
@@ -384,12 +386,12 @@ static __noinline bool take_own_of_pool(s32 cpu, u32 domain)
  * by the begin of a slot: else it would wait for slot after slot until it is overdue. Only on CPUs of the gang that
  * is interrupted first.
  */
-static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct domain_state *d)
+static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct domain_state *d, u64 now)
 {
 	struct vm_state *v = vm_of(c->owner);
 
 	if (!d->slotted || !v || !on(INSTEP_M_WAKE) || !(d->victims & pol_lane(c->lane)) ||
-	    scx_bpf_dsq_nr_queued(pool_queue(c->domain)) <= 0 ||
+	    !somebody_in(&d->in_pool, pool_queue(c->domain), now) ||
 	    !take_of_queue(cpu, pool_queue(c->domain), false, part_in(v, c->domain)->began))
 		return false;
 	note_torn(v);
@@ -402,20 +404,23 @@ static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct 
  * woke up now, or one of the host, unless the host's threads are far ahead of their share. Not any that is bound, nor on CPUs of no gang:
  * it would come before all that wait there in each half of a slot.
  */
-static __always_inline bool take_in_window(s32 cpu, struct cpu_state *c, struct domain_state *d)
+static __always_inline bool take_in_window(s32 cpu, struct cpu_state *c, struct domain_state *d, u64 now)
 {
 	struct vm_state *v = vm_of(c->owner);
+	bool bound;
 	u64 began;
 
 	if (!c->owner || c->owner == POOL || !v)
 		return false;
 	began = part_in(v, c->domain)->began;
-	if (on(INSTEP_M_WAKE) && take_of_queue(cpu, bound_queue(cpu), false, began))
+	bound = somebody_in(&c->bound, bound_queue(cpu), now);
+	if (bound && on(INSTEP_M_WAKE) && take_of_queue(cpu, bound_queue(cpu), false, began))
 		return true;
 	if (!waiting(&d->host) || pol_before(d->clock + SET.lag_ns, d->host.vtime))
 		return false;
-	return take_of_queue(cpu, bound_queue(cpu), true, d->clock + OVERDUE_LEAD) ||
-	       ((d->victims & pol_lane(c->lane)) && take_of_queue(cpu, pool_queue(c->domain), true, began));
+	return (bound && take_of_queue(cpu, bound_queue(cpu), true, d->clock + OVERDUE_LEAD)) ||
+	       ((d->victims & pol_lane(c->lane)) && somebody_in(&d->in_pool, pool_queue(c->domain), now) &&
+		take_of_queue(cpu, pool_queue(c->domain), true, began));
 }
 
 /*

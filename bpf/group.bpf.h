@@ -82,18 +82,30 @@ static __always_inline u32 *group_weight_at(u64 id)
 
 #define GROUPS_OF_USERS (INSTEP_MAX_LIMITS / 2)
 
+/* A number that is the address of a cgroup's part of the scheduler: what is read there may be anything, but faults nowhere. */
+static __always_inline struct task_group *task_group_at(u64 group)
+{
+	return bpf_core_cast((void *)group, struct task_group);
+}
+
 /* Whether a user other than root made a cgroup, or got it. */
 static __always_inline bool is_of_user(u64 group)
 {
-	struct kernfs_iattrs *attributes = BPF_CORE_READ((struct task_group *)group, css.cgroup, kn, iattr);
+	struct kernfs_iattrs *attributes = task_group_at(group)->css.cgroup->kn->iattr;
 
-	return attributes && BPF_CORE_READ(attributes, ia_uid.val);
+	return attributes && attributes->ia_uid.val;
 }
 
 /* The cgroup to which the kernel charges a thread, of either version; 0 if it has none. */
 static __always_inline u64 group_of(struct task_struct *p)
 {
 	return bpf_core_field_exists(p->sched_task_group) ? (u64)BPF_CORE_READ(p, sched_task_group) : 0;
+}
+
+/* Whether that is this one: a comparison needs no number, so no helper reads it. */
+static __always_inline bool is_group_of(struct task_struct *p, u64 group)
+{
+	return bpf_core_field_exists(p->sched_task_group) && (u64)p->sched_task_group == group;
 }
 
 static __always_inline u64 group_above(u64 group)
@@ -103,33 +115,33 @@ static __always_inline u64 group_above(u64 group)
 
 SEPARATE int read_group(u64 group, struct group_read *out)
 {
-	struct task_group *g = (struct task_group *)group;
+	struct task_group *g = task_group_at(group);
 
 	if (!out)
 		return 0;
 	out->quota = ~0ull;
-	out->above = group_above(group);
+	out->above = (u64)g->parent;
 	/* A session's own group (autogroup) is no cgroup: it has none. */
-	out->id = BPF_CORE_READ(g, css.cgroup, kn, id);
+	out->id = g->css.cgroup->kn->id;
 	if (bpf_core_field_exists(g->shares))
-		out->shares = BPF_CORE_READ(g, shares);
+		out->shares = g->shares;
 	else if (bpf_core_field_exists(g->scx.weight))
-		out->shares = (u64)BPF_CORE_READ(g, scx.weight) * GROUP_SHARES / 100;
+		out->shares = (u64)g->scx.weight * GROUP_SHARES / 100;
 	if (bpf_core_field_exists(g->cfs_bandwidth)) {
-		out->quota = BPF_CORE_READ(g, cfs_bandwidth.quota);
+		out->quota = g->cfs_bandwidth.quota;
 		if (out->quota == ~0ull)
 			return 0;
-		out->period = BPF_CORE_READ(g, cfs_bandwidth.period);
+		out->period = g->cfs_bandwidth.period;
 		if (bpf_core_field_exists(g->cfs_bandwidth.burst))
-			out->burst = BPF_CORE_READ(g, cfs_bandwidth.burst);
+			out->burst = g->cfs_bandwidth.burst;
 	} else if (bpf_core_field_exists(g->scx.bw_quota_us)) {
 		/* A kernel whose fair scheduler keeps no limits (CONFIG_CFS_BANDWIDTH). */
-		out->quota = BPF_CORE_READ(g, scx.bw_quota_us);
+		out->quota = g->scx.bw_quota_us;
 		if (out->quota == ~0ull)
 			return 0;
 		out->quota *= 1000;
-		out->period = BPF_CORE_READ(g, scx.bw_period_us) * 1000;
-		out->burst = BPF_CORE_READ(g, scx.bw_burst_us) * 1000;
+		out->period = g->scx.bw_period_us * 1000;
+		out->burst = g->scx.bw_burst_us * 1000;
 	}
 	return 0;
 }
@@ -137,13 +149,18 @@ SEPARATE int read_group(u64 group, struct group_read *out)
 /* How many cgroups lie above one. */
 static __always_inline s32 level_of(u64 group)
 {
-	return BPF_CORE_READ((struct task_group *)group, css.cgroup, level);
+	return task_group_at(group)->css.cgroup->level;
 }
 
 #else
 static __always_inline u64 group_of(struct task_struct *p)
 {
 	return p->group;
+}
+
+static __always_inline bool is_group_of(struct task_struct *p, u64 group)
+{
+	return p->group == group;
 }
 
 static __always_inline struct group *group_at(u64 id)

@@ -204,6 +204,10 @@ SEPARATE int tell_domain(struct held_look *look)
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
 	/* It may use the CPU where it was, if no other. */
 	scx_bpf_kick_cpu(look->cpu, SCX_KICK_IDLE);
+	if (look->bound)
+		c->bound.put_at = scx_bpf_now();
+	else
+		d->in_pool.put_at = scx_bpf_now();
 	d->pooled = 1;
 	start_slots(d, look->domain, scx_bpf_now());
 	call_idle(d);

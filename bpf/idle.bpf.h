@@ -162,18 +162,14 @@ static __always_inline u32 whole_core_rule(struct task_state *t)
 }
 
 /* Claims an idle CPU for a thread that wakes up; NO_CPU when there is none. */
-static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev)
+static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32 prev, u32 own)
 {
-	struct domain_state *d;
-	u32 own, rule;
+	struct domain_state *d = domain_of(own);
 	bool stays;
+	u32 rule;
 	s32 cpu;
 
-	if (!t)
-		return NO_CPU;
-	own = domain_for(t, prev);
-	d = domain_of(own);
-	if (!d)
+	if (!t || !d)
 		return NO_CPU;
 	/* While slots are planned a gang's vCPU belongs on its seat. */
 	if (d->slotted && d->idle) {
@@ -187,7 +183,7 @@ static __noinline s32 pick_idle(struct task_struct *p, struct task_state *t, s32
 	cpu = rule ? claim_elsewhere(p, own, prev, rule) : NO_CPU;
 	if (cpu < 0 && d->idle)
 		cpu = claim_in(p, own, prev, 0);
-	if (cpu >= 0)
+	if (cpu >= 0 || !d->nr_next)
 		return cpu;
 	stays = waits_at_home(p, t, d->node) && seat_cpu(t) < 0 && !may_spill(d, own, scx_bpf_now());
 	return claim_elsewhere(p, own, prev, stays ? CLAIM_HOME : 0);

@@ -222,13 +222,11 @@ static __always_inline void note_groups(struct task_state *t, u64 group, u64 now
 
 static __always_inline void look_at_limits(struct task_struct *p, struct task_state *t, u64 now)
 {
-	u64 group = group_of(p);
-
-	if (group == t->group && pol_since(t->looked_at, now) < LIMIT_LOOK_NS)
+	if (is_group_of(p, t->group) && pol_since(t->looked_at, now) < LIMIT_LOOK_NS)
 		return;
 	if (!t->limit)
 		t->used = p->se.sum_exec_runtime;
-	note_groups(t, group, now);
+	note_groups(t, group_of(p), now);
 	set_thread_weight(t, p->scx.weight);
 }
 

@@ -113,7 +113,7 @@ s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 	join_once(p, t);
 	if (is_limited(p, t))
 		return prev_cpu;
-	cpu = pick_idle(p, t, prev_cpu);
+	cpu = pick_idle(p, t, prev_cpu, domain_for(t, prev_cpu));
 	if (cpu < 0)
 		return prev_cpu;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, 0);
@@ -151,6 +151,8 @@ static __always_inline void enqueue_bound(struct task_struct *p, struct task_sta
 	struct domain_state *d = domain_of(domain);
 	u64 place = place_of(t, domain);
 
+	if (c)
+		c->bound.put_at = now;
 	/*
 	 * In a gang's slot it waits for the others of the gang to be interrupted, too (slot.bpf.h, serve_host); also one of the host's that a
 	 * slot interrupts.
@@ -243,7 +245,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		return;
 	}
 	if (!__COMPAT_is_enq_cpu_selected(enq_flags) || (enq_flags & SCX_ENQ_REENQ)) {
-		cpu = pick_idle(p, t, here);
+		cpu = pick_idle(p, t, here, domain);
 		if (cpu >= 0) {
 			put_on(p, cpu, enq_flags);
 			scx_bpf_kick_cpu(cpu, SCX_KICK_IDLE);
@@ -251,7 +253,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		}
 	}
 	if ((enq_flags & SCX_ENQ_WAKEUP) || (d->slotted && seat_cpu(t) >= 0)) {
-		cpu = pick_victim(p, t, here, now);
+		cpu = pick_victim(p, t, here, domain, now);
 		/* What was preempted does not wait behind that, in the local queue: another CPU may become idle. */
 		if (cpu >= 0 && ((enq_flags & SCX_ENQ_WAKEUP) || cpu != here)) {
 			put_on(p, cpu, enq_flags | SCX_ENQ_PREEMPT);
@@ -259,7 +261,7 @@ void BPF_STRUCT_OPS(instep_enqueue, struct task_struct *p, u64 enq_flags)
 		}
 	}
 	if (!wait_on_seat(p, t, d, enq_flags))
-		scx_bpf_dsq_insert_vtime(p, pool_queue(domain), SET.slice_ns, place_of(t, domain), enq_flags);
+		put_in_pool(p, t, d, now, enq_flags);
 	start_slots(d, domain, now);
 	call_idle(d);
 }
@@ -278,14 +280,12 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct cpu_state *c = cpu_of(cpu);
 	u64 now = scx_bpf_now(), first = 0;
+	struct domain_state *d = c ? domain_of(c->domain) : NULL;
 	struct chance p = {};
-	struct domain_state *d;
 	struct task_state *t;
+	bool waits;
 
-	if (!c)
-		return;
-	d = domain_of(c->domain);
-	if (!d)
+	if (!c || !d)
 		return;
 	charge(cpu, now);
 	c->overdue = 0;
@@ -298,9 +298,9 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	tend_pool(d, cpu, now);
 	if (take_bound(cpu, c, d, &p, now))
 		return;
-	if (pol_before(now, c->lends) && take_in_window(cpu, c, d))
+	if (pol_before(now, c->lends) && take_in_window(cpu, c, d, now))
 		return;
-	if (interrupt_slot(cpu, c, d))
+	if (interrupt_slot(cpu, c, d, now))
 		return;
 	/* The owner of the slot. */
 	if (p.owns && prev && (p.sits_here || !take_seat(c->owner, c->domain, c->lane))) {
@@ -314,17 +314,17 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (give_way_to_own(cpu, c, &p) || give_hole_away(c, d, &p))
 		return;
 	/* Threads that form no gang, in the order of their places. */
-	first_place(pool_queue(c->domain), cpu, &first);
+	waits = first_of_pool(d, cpu, now, &first);
 	if (p.runnable && !p.seated && prev && (!first || !pol_before(first, p.place))) {
 		t = task_of(prev);
 		/* The kernel queues it then (SCX_OPS_ENQ_LAST), and this CPU idles: not beside a thread that is bound to it. */
-		if (!first && t && scx_bpf_dsq_nr_queued(bound_queue(cpu)) <= 0 &&
+		if (!first && t && !somebody_in(&c->bound, bound_queue(cpu), now) &&
 		    (wants_core(prev, t, c) || may_go_home(prev, t, cpu, c)))
 			return;
 		go_on(prev, SET.slice_ns);
 		return;
 	}
-	if (take_own_of_pool(cpu, c->domain) || scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0))
+	if (waits && (take_own_of_pool(cpu, c->domain) || scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0)))
 		return;
 	/* A hole, or the pool has only threads that may not use this CPU. */
 	if (p.runnable && prev) {

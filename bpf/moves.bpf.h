@@ -417,6 +417,7 @@ SEPARATE int pull_thread(struct domain_state *e, s32 cpu)
 			continue;
 		move_load(d, e, load);
 		scx_bpf_dsq_move_set_vtime(BPF_FOR_EACH_ITER, p->scx.dsq_vtime + e->clock - d->clock);
+		e->in_pool.put_at = scx_bpf_now();
 		if (scx_bpf_dsq_move_vtime(BPF_FOR_EACH_ITER, p, pool_queue(e->host.domain), 0))
 			count(INSTEP_C_MOVE_THREAD);
 		break;

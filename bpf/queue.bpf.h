@@ -178,6 +178,24 @@ static __noinline void sweep(struct domain_state *d, u64 queue, u64 now)
 	}
 }
 
+/*
+ * What an operation inserts is in the queue only after it has returned: after so long, or it is found when the queue is looked at in any
+ * case.
+ */
+#define INSERT_NS (1 * POL_MS)
+#define SEEN_NS (24 * POL_MS)
+
+/* Whether somebody waits in a queue. The kernel looks for a queue by its number, so it is not asked while nobody was put there. */
+static __always_inline bool somebody_in(struct queue_seen *q, u64 queue, u64 now)
+{
+	if (pol_before(q->put_at + INSERT_NS, q->empty_at) && pol_since(q->empty_at, now) < SEEN_NS)
+		return false;
+	if (scx_bpf_dsq_nr_queued(queue) > 0)
+		return true;
+	q->empty_at = now;
+	return false;
+}
+
 /* The same, once in a while; `at` is when it was done last. */
 static __always_inline void sweep_seldom(struct domain_state *d, u64 queue, u64 *at, u64 now)
 {
@@ -277,6 +295,13 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 
 	if (!place)
 		return false;
+	p = __COMPAT_scx_bpf_dsq_peek(queue);
+	if (!p)
+		return false;
+	if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
+		*place = p->scx.dsq_vtime;
+		return true;
+	}
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		found = bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
 		if (!found && seen++ < 8)
@@ -285,6 +310,23 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 		break;
 	}
 	return found;
+}
+
+static __always_inline void put_in_pool(struct task_struct *p, struct task_state *t, struct domain_state *d, u64 now, u64 enq_flags)
+{
+	u32 domain = d->host.domain;
+
+	d->in_pool.put_at = now;
+	scx_bpf_dsq_insert_vtime(p, pool_queue(domain), SET.slice_ns, place_of(t, domain), enq_flags);
+}
+
+/* Whether somebody waits in the pool; the place of the first who may run on `cpu`. */
+static __always_inline bool first_of_pool(struct domain_state *d, s32 cpu, u64 now, u64 *place)
+{
+	if (!somebody_in(&d->in_pool, pool_queue(d->host.domain), now))
+		return false;
+	first_place(pool_queue(d->host.domain), cpu, place);
+	return true;
 }
 
 /*

@@ -180,6 +180,12 @@ struct group {
 
 #define GROUP_SHARES (1024ull << 10)
 
+/* What is known of a queue without asking the kernel (queue.bpf.h, somebody_in). */
+struct queue_seen {
+	u64 put_at;	/* when a thread was last put into it */
+	u64 empty_at;	/* when a CPU last found it empty */
+};
+
 struct cpu_state {
 	/* Written when the scheduler is loaded. */
 	s32 node LINE;	/* NUMA node, -1 while the CPU was offline when it was loaded */
@@ -204,7 +210,8 @@ struct cpu_state {
 	u32 overdue;	/* what runs waited for too long: it keeps the CPU for a slice */
 	u32 claimed;	/* what runs gives way to a thread that woke up and was sent here */
 	u64 own;	/* own time of the running thread (struct task_state) */
-	u64 swept_at;	/* when its bound queue was last looked through for threads that are overdue */
+	struct queue_seen bound; /* its bound queue, ... */
+	u64 swept_at;	/* ... and when that was last looked through for threads that are overdue */
 	u64 used_at;	/* when its use was last computed (frequency.bpf.h) */
 	u32 use;	/* the part of the time in which it was busy of late, 1024ths, ... */
 	u32 asked;	/* ... and what the governor was last told */
@@ -242,7 +249,8 @@ struct domain_state {
 	u32 stray;	/* a VM with strays */
 	u32 pooled;	/* vCPUs that have a seat may wait in the pool */
 	u32 seat_waits;	/* vCPUs may wait on seats */
-	u64 swept_at;	/* when the pool was last looked through for threads that are overdue */
+	struct queue_seen in_pool LINE; /* the queue of the pool, ... */
+	u64 swept_at;	/* ... and when that was last looked through for threads that are overdue */
 	u32 pulls;	/* one more than the domain from which it takes a thread of the host, 0 for none */
 	u64 promises[2][INSTEP_PROMISES]; /* of the slots with even numbers, and with odd ones (promise.bpf.h) */
 	/* Written by the planner. */

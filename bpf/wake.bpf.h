@@ -122,20 +122,15 @@ static __noinline s32 claim_in_pool(struct task_struct *p, u32 domain, u64 set, 
 }
 
 /* The CPU that gives way to a thread that wakes up; NO_CPU if none does. */
-static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s32 prev, u64 now)
+static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s32 prev, u32 domain, u64 now)
 {
 	struct cpu_state *c = cpu_of(prev);
-	struct domain_state *d;
+	struct domain_state *d = domain_of(domain);
 	struct vm_state *v;
 	u64 place, near;
-	u32 domain;
 	s32 cpu;
 
-	if (!t || !on(INSTEP_M_WAKE))
-		return NO_CPU;
-	domain = domain_for(t, prev);
-	d = domain_of(domain);
-	if (!d)
+	if (!t || !d || !on(INSTEP_M_WAKE))
 		return NO_CPU;
 	cpu = d->slotted ? seat_cpu(t) : NO_CPU;
 	if (cpu >= 0) {

@@ -307,6 +307,14 @@ static __always_inline struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter
 	return shim_iter_next(KERNEL, it);
 }
 
+/* The first thread of a queue, NULL if it is empty. */
+static __always_inline struct task_struct *__COMPAT_scx_bpf_dsq_peek(u64 dsq_id)
+{
+	struct bpf_iter_scx_dsq it = bpf_iter_scx_dsq_begin(dsq_id, 0);
+
+	return bpf_iter_scx_dsq_next(&it);
+}
+
 #define bpf_for_each(type, cur, args...)                                \
 	for (struct bpf_iter_##type ___it = bpf_iter_##type##_begin(args); \
 	     ((cur) = bpf_iter_##type##_next(&___it));)
