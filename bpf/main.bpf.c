@@ -474,7 +474,7 @@ void BPF_STRUCT_OPS(instep_runnable, struct task_struct *p, u64 enq_flags)
 	note_wake(t);
 }
 
-/* A thread goes to sleep, or its affinity, nice value or cgroup changes. */
+/* A thread goes to sleep. Or its affinity, nice value or cgroup changes: then it is queued again, and has waited all the time. */
 void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 {
 	struct task_state *t = task_of(p);
@@ -484,12 +484,13 @@ void BPF_STRUCT_OPS(instep_quiescent, struct task_struct *p, u64 deq_flags)
 	if (!t)
 		return;
 	leave_seat(t);
+	if (!(deq_flags & SCX_DEQ_SLEEP))
+		return;
 	count_thread(t, STANDS_NOWHERE, 0, scx_bpf_now());
-	if (deq_flags & SCX_DEQ_SLEEP)
-		end_burst(p, t);
+	end_burst(p, t);
 	v = vm_of(t->vm);
 	i = slot_of(t->slot);
-	if (!v || !i || !(deq_flags & SCX_DEQ_SLEEP))
+	if (!v || !i)
 		return;
 	/* While a sibling of its gang waits for a CPU this is no evidence: if all had run it might not have blocked. */
 	if (i->seat == NO_SEAT || !is_gang(v) || !part_of(v, i)->waiting)

@@ -283,3 +283,29 @@ fn bound_vcpu_that_wakes_up_waits_half_a_gang_slot_at_most() {
         assert!(gangs[0].abs_diff(gangs[1]) * 10 < gangs[0], "host {host}: {ran:?}");
     }
 }
+
+#[test]
+fn thread_whose_cpus_change_again_and_again_waits_no_longer() {
+    // It and 12 others of the host compute on three CPUs.
+    for (weight, most) in [(1, 1050), (100, 100)] {
+        let mut instep = fits(&cores(3), &vec![task_on(&[0, 1, 2], 0); 13], &[], 0);
+        instep.kernel().set_weight(0, weight);
+        wake_all(&mut instep, 0..13, START);
+        let (mut last, mut longest) = (0, 0);
+        for step in 1..20_000 {
+            let now = START + step * MS / 4;
+            pass_quarter(&mut instep, 3, step, now);
+            if step % 320 == 0 {
+                let allowed = CpuMask::of(0..2 + (step / 320 % 2) as usize);
+                instep.kernel().set_affinity(0, &allowed, now);
+                run_due_work(&mut instep, now);
+            }
+            if (0..3).any(|cpu| instep.current(cpu) == Some(0)) {
+                last = step;
+            }
+            longest = longest.max((step - last) / 4);
+        }
+        assert_eq!(instep.ejected(), None);
+        assert!(longest <= most, "weight {weight}: {longest} ms");
+    }
+}
