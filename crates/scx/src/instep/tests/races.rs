@@ -237,3 +237,46 @@ fn settings_share_no_cache_line_with_words_that_cpus_write() {
         }
     }
 }
+
+#[test]
+fn cpu_gives_way_to_one_thread_only() {
+    // Gangs of three, three and two take turns on four CPUs and fill holes; the vCPUs of a fourth VM wake up at the same moment.
+    let tasks: Vec<TaskSetup> =
+        (0..11).map(|at| TaskSetup { allowed: CpuMask::of(0..4), cpu: at % 4, flags: 0 }).collect();
+    let vms = table(&[(3, 100), (3, 100), (2, 100), (3, 100)]);
+    let mut instep = fits(&cores(4), &tasks, &vms, 0);
+    for task in 0..8 {
+        instep.kernel().wake(task, Waker::Other(0), START);
+        run_due_work(&mut instep, START);
+    }
+    let claims = |instep: &mut Instep| {
+        [Counter::WakeHole, Counter::WakePreempt, Counter::WakeTear].map(|way| instep.counter(way))
+    };
+    let woken = |instep: &Instep| -> Vec<usize> {
+        (0..4).filter(|cpu| instep.current(*cpu).is_some_and(|task| task >= 8)).collect()
+    };
+    let mut awake = 0;
+    for step in 1..20_000 {
+        let now = START + step * MS / 4;
+        pass_quarter(&mut instep, 4, step, now);
+        for cpu in woken(&instep) {
+            instep.kernel().block(cpu, now);
+            run_due_work(&mut instep, now);
+            awake -= 1;
+        }
+        if step % 37 != 0 || step < 1000 || awake > 0 {
+            continue;
+        }
+        awake = 3;
+        let before = claims(&mut instep).iter().sum::<u64>();
+        (8..11).for_each(|task| instep.kernel().wake(task, Waker::Other(0), now));
+        let claimed = claims(&mut instep).iter().sum::<u64>() - before;
+        while let Some(cpu) = instep.kernel().take_resched() {
+            instep.kernel().schedule(cpu, now);
+        }
+        let run = woken(&instep).len() as u64;
+        assert!(run >= claimed, "step {step}: {claimed} were sent to CPUs, {run} run");
+    }
+    assert_eq!(instep.ejected(), None);
+    assert!(claims(&mut instep).iter().all(|count| *count > 100), "{:?}", claims(&mut instep));
+}
