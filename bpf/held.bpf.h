@@ -99,14 +99,17 @@ static __always_inline void end_hold(struct task_struct *p, struct task_state *t
 
 	if (t->at_border && t->held_since && pol_since(t->held_since, limit_clock()) >= HELD_LONGEST)
 		leave_border(p, t);
-	stops = moment ? may_be_stopped(p) : is_limited(p, t);
+	stops = (moment ? may_be_stopped(p) : is_limited(p, t)) && !reads_under_rcu(p);
 	t->held_since = 0;
 	if (!moment)
 		t->turn = 0;
-	if (stops && !reads_under_rcu(p))
+	if (stops) {
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
-	else
-		t->turn_since = 0;
+		return;
+	}
+	t->turn_since = 0;
+	/* Also one that an interrupt preempted there before the kernel had enabled migration: it goes on to user space. */
+	t->at_border = 0;
 }
 
 /* When a thread that is due may go on, after others that the same look of the timer lets go on; 0 if it may now. */

@@ -37,12 +37,17 @@ struct leaving {
 	struct bpf_task_work work;
 };
 
-/* By thread id; two for each, of which one may be asked for while the other is done. */
+/* Two for each thread, of which one may be asked for while the other is done. Not by its id: execve gives that to another thread. */
+struct leaving_key {
+	u64 task;
+	u64 which;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 2 * INSTEP_MAX_LIMITS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, u64);
+	__type(key, struct leaving_key);
 	__type(value, struct leaving);
 } leavings SEC(".maps");
 
@@ -65,13 +70,13 @@ static int at_border(struct bpf_map *map, void *key, void *leaving);
 /* Asks a thread to leave the kernel; whether it will. */
 SEPARATE int ask_to_leave(struct task_struct *p __arg_trusted, struct task_state *t)
 {
+	struct leaving_key key = { .task = (u64)p };
 	struct leaving none = {}, *l;
 	int error = -ENOSYS;
-	u64 key;
 
 	if (!t || (p->flags & PF_USER_WORKER) || !bpf_ksym_exists(bpf_local_irq_save))
 		return false;
-	key = (u64)p->pid << 1 | (t->asked++ & 1);
+	key.which = t->asked++ & 1;
 	l = bpf_map_lookup_elem(&leavings, &key);
 	if (!l) {
 		bpf_map_update_elem(&leavings, &key, &none, BPF_NOEXIST);
@@ -127,14 +132,14 @@ static int at_border(struct bpf_map *map, void *key, void *leaving)
 /* A thread goes, or leaves this scheduler. */
 static __always_inline void forget_leaving(struct task_struct *p, struct task_state *t)
 {
-	u64 key = (u64)p->pid << 1;
+	struct leaving_key key = { .task = (u64)p };
 
 	if (!t->asked)
 		return;
 	t->leaves = 0;
 	t->at_border = 0;
 	bpf_map_delete_elem(&leavings, &key);
-	key |= 1;
+	key.which = 1;
 	bpf_map_delete_elem(&leavings, &key);
 }
 #else
