@@ -267,7 +267,7 @@ static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_stat
 	out->runnable = t && (prev->scx.flags & SCX_TASK_QUEUED) && !is_limited(prev, t);
 	if (!out->runnable)
 		return;
-	t->own = c->tid == (u32)prev->pid ? c->own : t->own;
+	t->own = c->tid ? c->own : t->own;
 	/* Of a VM with more vCPUs than CPUs one that goes on and on is ahead of its siblings, too. */
 	if (v && v->wide && pol_before(v->account.front, t->own))
 		v->account.front = t->own;

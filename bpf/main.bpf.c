@@ -441,7 +441,7 @@ void BPF_STRUCT_OPS(instep_stopping, struct task_struct *p, bool runnable)
 	charge(cpu, now);
 	if (t->limit)
 		charge_limits(p, t);
-	if (c->tid == (u32)p->pid) {
+	if (c->tid) {
 		t->own = c->own;
 		c->tid = 0;
 		c->hole = 0;

@@ -202,7 +202,7 @@ struct cpu_state {
 	/* Written by this CPU, read by others. */
 	u64 since LINE; /* from when on the running thread is still to be charged */
 	u64 taken_at;	/* since when a higher class has it, 0 if none does */
-	u32 tid;	/* of the running thread, 0 if none of this class */
+	u32 tid;	/* of the running thread when it began to run, 0 if none of this class runs */
 	u32 vm;
 	u32 slot;
 	u32 weight;

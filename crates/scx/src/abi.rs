@@ -87,8 +87,8 @@ pub struct Entity {
 #[repr(C)]
 #[derive(Debug)]
 pub struct TaskStruct {
-    /// Its number.
-    pub pid: i32,
+    /// Its number, which changes if it is not its process's first and executes another program.
+    pub pid: Cell<i32>,
     /// Of its process.
     pub tgid: i32,
     /// `PF_*`.

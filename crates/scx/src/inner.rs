@@ -99,7 +99,7 @@ fn task(index: u32, pid: i32, flags: u32, allowed: *const CpuMask) -> TaskStruct
     // Some nanoseconds apart, so that each has a start of its own.
     let start = (u64::from(index) + 1) * 10_000_000;
     TaskStruct {
-        pid,
+        pid: Cell::new(pid),
         tgid: pid,
         flags,
         nr_cpus_allowed: Cell::new(0),

@@ -374,7 +374,7 @@ impl Instep {
             }
             for (task, slot) in (this.first..this.first + this.count).zip(first_slot..) {
                 let start = self.kernel.task(task).start_boottime / 10_000_000;
-                let tid = self.kernel.task(task).pid as u32;
+                let tid = self.kernel.task(task).pid.get() as u32;
                 c::shim_set_thread(threads, tid, start, number, slot);
             }
         }

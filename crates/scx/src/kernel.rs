@@ -130,10 +130,10 @@ impl Kernel {
     /// its own. Its cgroup is set before.
     pub fn fork(&mut self, task: usize, leader: Option<usize>, cpu: usize, now: u64) {
         let process =
-            leader.map(|leader| (self.inner.tasks[leader].pid, self.inner.pointer(leader)));
+            leader.map(|leader| (self.inner.tasks[leader].pid.get(), self.inner.pointer(leader)));
         let new = &mut self.inner.tasks[task];
         (new.start_time, new.start_boottime) = (now, now);
-        (new.tgid, new.group_leader) = process.unwrap_or((new.pid, ptr::null()));
+        (new.tgid, new.group_leader) = process.unwrap_or((new.pid.get(), ptr::null()));
         self.enter_waker(Waker::Task(cpu), now);
         let code = self.inner.init_task(task, true);
         if code != 0 {

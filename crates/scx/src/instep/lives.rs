@@ -35,7 +35,7 @@ impl Instep {
             c::shim_set_vm_weight(state, vm as u32 + 1, 0);
             c::shim_note_change(state, vm as u32 + 1);
             for task in this.first..this.first + this.count {
-                c::shim_set_thread(threads, self.kernel.task(task).pid as u32, 0, NO_VM, 0);
+                c::shim_set_thread(threads, self.kernel.task(task).pid.get() as u32, 0, NO_VM, 0);
             }
             c::shim_next_generation(state);
         }

@@ -147,3 +147,22 @@ fn pinned_gangs_run_at_once_though_one_sleeps_now_and_then() {
     assert_eq!(instep.ejected(), None);
     assert!(whole.iter().all(|quarters| *quarters > 7000), "{whole:?} of 16,000");
 }
+
+#[test]
+fn vm_whose_thread_changes_its_number_while_it_runs_is_not_charged_for_idle_time() {
+    // execve by a thread that is not its process's first gives it the number of the first. Then it sleeps, and the CPU idles.
+    let only: &[usize] = &[0];
+    let mut instep = loaded(&[(1, 100), (1, 100)], &[only, only], 0);
+    wake_all(&mut instep, 0..2, START);
+    run(&mut instep, 1, 2, START, 1000);
+    for _ in 0..2 {
+        let task = instep.current(0).expect("one runs");
+        let pid = &instep.kernel().task(task).pid;
+        pid.set(pid.get() + 1000);
+        instep.kernel().block(0, START + 1000 * MS);
+        run_due_work(&mut instep, START + 1000 * MS);
+    }
+    wake_all(&mut instep, 0..2, START + 5000 * MS);
+    let (ran, _) = run(&mut instep, 1, 2, START + 5000 * MS, 200);
+    assert!(ran[0].abs_diff(400) < 40, "{ran:?} of 800");
+}

@@ -78,7 +78,7 @@ fn directed_yield_leaves_the_spinner_its_slice() {
 pub(super) fn number(instep: &mut Instep, task: usize, vm: u32, slot: u32) {
     let (tid, start) = {
         let task = instep.kernel().task(task);
-        (task.pid as u32, task.start_boottime / 10_000_000)
+        (task.pid.get() as u32, task.start_boottime / 10_000_000)
     };
     // SAFETY: the table has room for all tasks.
     unsafe { c::shim_set_thread(instep.kernel().threads(), tid, start, vm, slot) };
