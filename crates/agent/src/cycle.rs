@@ -63,9 +63,9 @@ pub(crate) struct Done {
 }
 
 /// What came of a home that is new to the kernel scheduler.
-const TOLD: &str = "told the kernel scheduler";
+const TOLD: &str = "passed to the kernel scheduler";
 /// The next cycle binds the VM, and follows soon.
-const UNTOLD: &str = "not told: the kernel scheduler is gone or has no room for the VM";
+const UNTOLD: &str = "not passed on: the kernel scheduler is gone or has no room for the VM";
 
 /// Does one cycle.
 ///

@@ -84,7 +84,7 @@ impl Guard {
             Ok(standing) => {
                 self.standing = Some(standing);
                 if std::mem::take(&mut self.missed) {
-                    sink.notice("a guardian stands again");
+                    sink.notice("a guardian runs again");
                 }
             }
             Err(error) => {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_leaves_something_behind_says_no_word() {
+    fn agent_with_changes_in_force_sends_no_all_clear() {
         let said = |holder: &str| {
             let (_dir, state) = left_by(holder);
             hearing(|guard| guard.leave(&state, &Threads::live()))
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guardian_that_could_not_start_is_tried_again_and_each_is_said_once() {
+    fn failed_guardian_is_started_again_and_reported_once() {
         let dir = instep_madehost::scratch_dir().unwrap();
         let may = dir.path().join("may");
         let script = format!("test -e {} && echo ready && cat", may.display());
@@ -265,12 +265,12 @@ mod tests {
         std::fs::write(may, "").unwrap();
         until(&mut guard, &mut heard, true);
         guard.ensure_running(&mut heard);
-        assert!(heard.0.len() == 2 && heard.0[1].contains("stands again"), "{:?}", heard.0);
+        assert!(heard.0.len() == 2 && heard.0[1].contains("runs again"), "{:?}", heard.0);
         guard.release();
     }
 
     #[test]
-    fn that_there_is_no_guardian_is_told_and_harms_nothing() {
+    fn missing_guardian_is_reported_and_harms_nothing() {
         for (command, why) in [
             (Command::new("/no/such/program"), "No such file"),
             (shell("exit 3"), "ended before it was ready: exit status: 3"),

@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_cannot_be_restored_after_an_error_is_told_with_the_error() {
+    fn thread_not_restored_after_an_error_is_reported_with_it() {
         let Some((heard, error, settled)) = failing(|refuse, _| refuse.set(true)) else { return };
         assert!(error.contains("disk on fire") && !settled, "{error}");
         assert!(heard[0].contains("could not restore 1 thread"), "{heard:?}");
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn when_restoring_fails_too_both_errors_are_told() {
+    fn when_restoring_fails_too_both_errors_are_reported() {
         // Where the journal was to be removed there is a folder with something in it.
         let spoil = |_: &Cell<bool>, state: &Path| {
             std::fs::remove_file(state.join("journal.json")).unwrap();

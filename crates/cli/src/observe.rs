@@ -213,9 +213,9 @@ pub(crate) fn state_dir(named: Option<&Path>) -> anyhow::Result<StateDir> {
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|dir| dir.is_absolute()).context(
-        "there is no place for Instep's state: XDG_RUNTIME_DIR names no directory; run it as root, \
-         which placing other users' threads takes (or CAP_SYS_NICE), or set it, or name a folder \
-         with --state-dir DIR",
+        "there is no place for Instep's state, as XDG_RUNTIME_DIR names no directory; run it as \
+         root (placing other users' threads needs root or CAP_SYS_NICE), set XDG_RUNTIME_DIR, or \
+         name a folder with --state-dir DIR",
     )?;
     Ok(StateDir::at(runtime.join("instep")))
 }

@@ -130,7 +130,7 @@ fn own_count(ran: &Ran) -> Value {
 }
 
 #[test]
-fn a_blocking_barrier_is_of_type_3_and_uses_the_cpu_time_it_counts_itself() {
+fn blocking_barrier_is_of_type_3_and_counts_its_cpu_time() {
     let Some(load) = load().filter(|_| may_measure()) else { return };
     let command =
         format!("{} barrier --threads 2 --kind block --phase 1ms --duration 2s", load.display());
@@ -148,7 +148,7 @@ fn a_blocking_barrier_is_of_type_3_and_uses_the_cpu_time_it_counts_itself() {
 }
 
 #[test]
-fn a_spinning_barrier_never_blocks_and_its_spinning_is_no_parallelism() {
+fn spinning_barrier_never_blocks_and_is_no_parallelism() {
     let Some(load) = load().filter(|_| may_measure()) else { return };
     let command = format!(
         "{} barrier --threads 2 --kind spin --phase 1ms --imbalance 60% --duration 2s",
@@ -429,7 +429,7 @@ fn text_fits_80_columns_and_the_page_holds_its_data() {
 }
 
 #[test]
-fn who_hardly_runs_gets_no_type_and_no_advice_but_the_reason() {
+fn program_that_hardly_runs_gets_a_reason_in_place_of_advice() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("p.html");
     let options = ["profile", "--html", page.to_str().unwrap(), "--json", "--", "sleep", "0.5"];
@@ -486,7 +486,7 @@ fn a_failed_command_is_a_finding_and_wrong_use_is_explained() {
 }
 
 #[test]
-fn orphans_of_a_command_are_watched_and_its_output_is_kept_apart() {
+fn orphans_of_command_are_watched_and_its_output_is_kept_apart() {
     let script = "sh -c 'sleep 0.2; n=30000; while [ $n -gt 0 ]; do n=$((n-1)); done' & echo hello";
     let ran = instep(&["profile", "--json", "--", "sh", "-c", script]);
     let json = ran.json();

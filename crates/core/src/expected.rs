@@ -85,7 +85,7 @@ mod tests {
     use serde::de::IntoDeserializer;
 
     #[test]
-    fn a_number_without_a_unit_is_told_what_would_be_right() {
+    fn number_without_a_unit_is_answered_with_the_right_form() {
         type Said = serde::de::value::Error;
         let what = "a size such as \"64MiB\"";
         let from = IntoDeserializer::<Said>::into_deserializer("2GiB");
@@ -95,7 +95,7 @@ mod tests {
         assert!(said.contains("integer `64`, expected a size such as \"64MiB\""), "{said}");
     }
     #[test]
-    fn what_is_no_number_and_no_list_is_told_what_would_be_right() {
+    fn wrong_value_is_answered_with_the_right_form() {
         type Said = serde::de::value::Error;
         let from = |text: &'static str| IntoDeserializer::<Said>::into_deserializer(text);
         let number = IntoDeserializer::<Said>::into_deserializer(-7i64);

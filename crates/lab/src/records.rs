@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_by_cycle_and_vm_with_their_reason() {
+    fn changes_are_reported_by_cycle_and_vm_with_their_reason() {
         let told = tell(&json!([record(1, 3 << 20), record(2, 4 << 20)]), 0);
         assert_eq!(
             told.lines(),
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn cycles_told_before_are_not_told_again() {
+    fn cycles_reported_before_are_not_reported_again() {
         let told = tell(&json!([record(1, 1), record(2, 1)]), 1);
         assert_eq!((told.changes.len(), told.changes[0].cycle), (1, 2));
         assert_eq!(tell(&record(2, 1), 2), Told { last: 2, ..Told::default() });

@@ -178,7 +178,7 @@ impl Args {
     pub fn finish(self) -> Result<(), LoadError> {
         let (mode, option) = (self.mode, self.options.first());
         if let Some((name, _)) = option {
-            return Err(self.fault(format!("{mode} knows no {name}")));
+            return Err(self.fault(format!("{mode} has no {name}")));
         }
         match self.words.first() {
             Some(word) => Err(self.fault(format!("{mode} does not understand `{word}`"))),

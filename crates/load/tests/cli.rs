@@ -189,7 +189,7 @@ fn mistakes_end_with_status_2_and_say_where_to_read_on() {
 }
 
 #[test]
-fn memory_that_cannot_be_had_is_an_error_before_anything_is_reported() {
+fn memory_that_cannot_be_had_is_error_before_anything_is_reported() {
     let output = run("chase --size 60000GiB --threads 2 --duration 1s");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");

@@ -94,7 +94,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn affinities_are_kept_and_nobody_runs_twice(drawn in drawn()) {
+    fn affinities_are_kept_and_no_task_runs_twice(drawn in drawn()) {
         let plan = plan(&drawn.text);
         let mut engine = Engine::new(plan.setup.clone(), plan.scheduler());
         engine.begin();

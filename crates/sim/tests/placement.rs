@@ -143,7 +143,7 @@ fn schedulers_keep_their_promises_under_placement() {
 }
 
 #[test]
-fn fixed_places_follow_affinities_that_change_under_a_running_task() {
+fn fixed_places_follow_affinities_that_change_under_running_task() {
     // Found by swarms: seed 77, run 173, and seed 1, run 38.
     for (scheduler, policy, nodes, cores) in
         [("period", "bind", 2, 1), ("strict", "spread", 1, 2), ("strict", "bind", 2, 2)]

@@ -56,7 +56,7 @@ fn a_guest_that_lives_too_long_is_ended_by_its_watchdog() {
 }
 
 #[test]
-fn a_guest_that_cannot_start_says_what_qemu_said() {
+fn failed_guest_reports_the_messages_of_qemu() {
     let Some(assets) = assets() else { return };
     let spec =
         GuestSpec { extra: vec!["-no-such-option".into()], ..GuestSpec::new("wrong", &assets) };

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_is_read_unless_a_mere_number_tells_its_process() {
+    fn file_of_an_earlier_version_is_read_if_its_process_is_certain() {
         let dir = instep_madehost::scratch_dir().unwrap();
         let found = |instance: &str| {
             let rest = r#""why":"x","failures":0,"counters":{},"vms":[]"#;
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn why_the_default_is_in_force_after_a_kill_names_process_and_time() {
+    fn why_default_is_in_force_after_a_kill_names_process_and_time() {
         let heard = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_421_475);
         let why = Gone { pid: 1234, heard: Some(heard) }.why();
         let said = "(process 1234, last heard of at 2026-11-23T";

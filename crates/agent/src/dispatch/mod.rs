@@ -452,7 +452,7 @@ impl Dispatch {
     fn note_exit(&mut self, exit: &Exit) {
         let dump = self.dir.as_deref().and_then(|dir| in_force::keep_dump(dir, exit));
         if let Some(path) = &dump {
-            self.said.push(format!("what the CPUs were doing is told in {}", path.display()));
+            self.said.push(format!("{} says what the CPUs were doing", path.display()));
         }
         self.last_exit = Some(LastExit { why: exit.why(), dump });
     }

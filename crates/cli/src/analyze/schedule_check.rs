@@ -73,7 +73,7 @@ fn one(
     let mut warnings = cast.warnings.clone();
     if cast.missing > 0 {
         warnings.push(format!(
-            "switches are missing at {} although no loss is told: the schedule begins anew \
+            "switches are missing at {} although no loss is reported: the schedule begins anew \
              behind each, and {} events before are not judged",
             plural(cast.missing as usize, "place"),
             judged.passed

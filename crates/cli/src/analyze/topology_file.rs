@@ -49,9 +49,9 @@ pub(super) fn inferred(header: &Header, root: &Root) -> Option<(Topology, String
         return None;
     }
     let why = format!(
-        "the trace tells no cores, caches and nodes; those of this machine are taken, since it has \
-         as many CPUs and runs the same kernel ({release}): if it was recorded elsewhere, name that \
-         host's with --topology FILE"
+        "the trace has no cores, caches and nodes; those of this machine are used, as it has as \
+         many CPUs and runs the same kernel ({release}): if it was recorded on another host, give \
+         that host's with --topology FILE"
     );
     Some((topology, why))
 }
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn this_hosts_topology_is_taken_only_for_a_trace_of_the_same_kernel_and_size() {
+    fn this_hosts_topology_is_used_only_for_a_like_kernel_and_size() {
         let root = Root::live();
         let own = |file: &str| root.read(format!("proc/sys/kernel/{file}")).unwrap();
         let (release, cpus) =

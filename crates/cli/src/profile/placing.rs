@@ -84,7 +84,7 @@ impl Advice {
             if !self.is_measured() {
                 return self.unmeasured();
             }
-            return format!("placement policy: cannot be told: {}", self.untold());
+            return format!("placement policy: not known: {}", self.untold());
         };
         let by = self.evidence();
         let what = match policy {
@@ -132,7 +132,7 @@ impl Advice {
     /// What would tell.
     fn next(&self) -> String {
         match &self.proposed {
-            Some((a, b)) => format!("`instep profile --on {a} --on {b} -- CMD` would tell"),
+            Some((a, b)) => format!("`instep profile --on {a} --on {b} -- CMD` would show it"),
             None => "no two places of this machine differ in shared cores or nodes, and `instep profile \
                      --on CPUS --on CPUS -- CMD` on the host that is meant would tell"
                 .to_owned(),
@@ -187,7 +187,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_places_it_is_the_default_by_what_is_known_and_said_not_to_be_measured() {
+    fn without_places_the_default_policy_is_named_as_not_measured() {
         let advice = unmeasured(4, false, 4, 2);
         assert_eq!((advice.policy(), advice.is_measured()), (Some(PolicyName::Instep), false));
         let line = advice.line();
@@ -249,7 +249,7 @@ pub(super) mod tests {
         );
         untold.proposed = Some((cpus("0-1"), cpus("0,2")));
         let line = untold.line();
-        assert!(line.contains("`instep profile --on 0-1 --on 0,2 -- CMD` would tell"), "{line}");
+        assert!(line.contains("`instep profile --on 0-1 --on 0,2 -- CMD` would show it"), "{line}");
         let line = advice(Some(1000), None, None).line();
         assert!(line.contains("took 1.00 times") && line.contains("runs for a time"), "{line}");
     }

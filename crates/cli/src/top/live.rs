@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selected_vm_is_traced_and_of_the_others_as_many_as_there_is_room_for() {
+    fn selected_vm_is_traced_and_others_as_far_as_there_is_room() {
         // 2, 3 and 1 vCPUs.
         let vms =
             vec![vm("a", 0, &[0, 1], 100), vm("b", 0, &[0, 1, 2], 900), vm("c", 0, &[3], 500)];

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroup_that_was_not_there_at_the_last_look_is_measured_since_then() {
+    fn cgroup_that_was_not_there_at_last_look_is_measured_since_then() {
         let mut weigher = Weigher::<u32>::default();
         let _ = weigher.update(4.0, &[], &[], at(0));
         assert!(weigher.measures_first(at(300)), "nothing was seen yet");

@@ -175,8 +175,8 @@ fn own(
     let settled = settled.collect();
     if !homeless.is_empty() {
         warnings.push(format!(
-            "CPUs {homeless}: in no online node; put into node {homes}, by shared cache or \
-             package where that tells, else into the first node with memory"
+            "CPUs {homeless}: in no online node; put into node {homes}, that of CPUs with which \
+             they share a cache or package, else the first node with memory"
         ));
     }
     settled

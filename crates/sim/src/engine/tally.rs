@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spinning_is_told_by_allocation_period() {
+    fn spinning_is_reported_by_allocation_period() {
         let mut tally = VmTally::new(1, 1, 3);
         tally.spins(0, 0);
         tally.spins(PERIOD_NS - 5, 2 * PERIOD_NS + 7);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_stays_warm_until_others_have_filled_what_the_set_leaves() {
+    fn cache_stays_warm_until_others_have_filled_what_set_leaves() {
         let mut warmth = warmth();
         // 512 KiB are 8,192 lines of 10 ns each.
         assert_eq!(refill(&mut warmth, A, 0, 0), 81_920, "the first time");

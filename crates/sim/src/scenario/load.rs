@@ -423,7 +423,7 @@ impl<'a> Options<'a> {
     fn finish(self) -> Result<(), String> {
         let unknown = self.named.first().map(|(name, _)| *name).or(self.operands.first().copied());
         match unknown {
-            Some(word) => Err(format!("instep-load {} knows no {word}", self.mode)),
+            Some(word) => Err(format!("instep-load {} has no {word}", self.mode)),
             None => Ok(()),
         }
     }

@@ -19,7 +19,7 @@ mod tests {
     use crate::testing::desk;
 
     #[test]
-    fn a_woken_vcpu_goes_where_no_sibling_is_and_then_where_the_fewest_are() {
+    fn woken_vcpu_goes_to_the_cpu_with_the_fewest_siblings() {
         // Two VMs of three vCPUs on two CPUs.
         let mut desk = desk(2, &[3, 3]);
         let mut balance = new(CfsTuning::default());

@@ -247,7 +247,7 @@ impl Tuner<'_> {
         }
         let Some((name, _)) = self.left.first_key_value() else { return Ok(()) };
         let known = self.known.join(", ");
-        Err(format!("tuning: {} knows no {name}; known are: {known}", self.scheduler))
+        Err(format!("tuning: {} has no {name}; known are: {known}", self.scheduler))
     }
 }
 

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_siblings_are_boosted_beyond_the_threshold_while_credits_last() {
+    fn waiting_siblings_are_boosted_while_credits_last() {
         // One CPU, two VMs of two vCPUs: the threshold is 4 / 1 * 10 ms. Of each VM the first waits for its
         // sibling, which waits for the CPU.
         let boosted = |since: u64, credit: i64| {

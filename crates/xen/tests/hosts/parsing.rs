@@ -220,7 +220,7 @@ fn crowding_on_a_real_host_is_found_and_mended() {
 
 /// What real commands of Xen 4.17 said.
 #[test]
-fn domain_that_is_gone_is_told_from_other_failures() {
+fn ended_domain_is_distinguished_from_other_failures() {
     for (said, is_gone, is_denied) in [
         ("Could not get domain info", true, false),
         ("nosuch is an invalid domain identifier (rc=-6)", true, false),
@@ -290,7 +290,7 @@ fn vcpus_on_two_cpus_of_a_core_compete_for_it() {
 }
 
 #[test]
-fn domain_that_goes_between_two_commands_is_left_out_and_told() {
+fn domain_that_goes_between_two_commands_is_left_out_and_reported() {
     let scan = changed("xl-vcpu-list", |text| {
         text.lines()
             .filter(|line| !line.starts_with("four"))
@@ -330,7 +330,7 @@ fn row_that_cannot_be_read_leaves_out_its_domain_only() {
 }
 
 #[test]
-fn what_is_missing_or_odd_in_a_copy_is_told() {
+fn what_is_missing_or_odd_in_a_copy_is_reported() {
     for (file, from, to, said) in [
         ("xl-vcpu-list", "Affinity (Hard / Soft)", "CPU Affinity", "line 1 of `xl vcpu-list`"),
         ("xl-list-v-c-n", "Time(s)", "Zeit(s)", "line 1 of `xl list`"),

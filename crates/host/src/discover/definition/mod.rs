@@ -307,8 +307,8 @@ fn read_of_root(path: &Path, is_live: bool, reader: &mut Reader) -> Result<Vec<u
     let found = file.metadata().map_err(unread)?;
     if !found.is_file() || (is_live && !is_roots(&found)) {
         return Err(Unread::Wrong(format!(
-            "{} counts for nothing: it must be a regular file of root that nobody else may write to (it is \
-             user {}'s, mode {:o})",
+            "{} is ignored: it must be a regular file of root that nobody else may write to (it \
+             is user {}'s, mode {:o})",
             path.display(),
             found.uid(),
             found.mode() & 0o7777

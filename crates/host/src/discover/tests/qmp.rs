@@ -48,7 +48,7 @@ fn only_the_monitor_itself_is_listened_to() {
 }
 
 #[test]
-fn monitors_that_do_not_answer_take_a_bounded_part_of_a_scan_in_turn() {
+fn monitors_that_do_not_answer_take_bounded_part_of_scan_in_turn() {
     let dir = instep_madehost::scratch_dir().unwrap();
     let names = ["a", "b", "c", "d", "e", "f"];
     let sockets: Vec<_> = names.iter().map(|name| listener(dir.path(), name)).collect();
@@ -83,7 +83,7 @@ fn monitors_that_do_not_answer_take_a_bounded_part_of_a_scan_in_turn() {
 }
 
 #[test]
-fn who_found_no_time_has_it_first_in_the_next_scan() {
+fn vm_that_found_no_time_is_first_in_the_next_scan() {
     let mut turns = Turns::default();
     let mut asked = Vec::new();
     for _ in 0..3 {

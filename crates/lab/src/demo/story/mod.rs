@@ -50,7 +50,7 @@ const MOMENTS: [(&str, &str, &str); 4] = [
     (
         "given back",
         "Everything back",
-        "Instep was told to end. Every affinity is as it was found, the bad ones included: what an \
+        "SIGTERM ended Instep. Every affinity is as it was found, the bad ones included: what an \
          operator set by hand is the operator's. Memory that was moved stays there.",
     ),
 ];

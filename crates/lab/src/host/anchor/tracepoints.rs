@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_of_the_list_is_held_and_a_kernel_without_tracing_has_nothing_to_hold() {
+    fn existing_tracepoints_are_held_and_none_without_tracing() {
         let root = tempfile::tempdir().unwrap();
         hold(root.path()).unwrap();
         for dir in ["sched/sched_switch", "sched/sched_new", "kvm/kvm_entry", "kvm/kvm_pio"] {

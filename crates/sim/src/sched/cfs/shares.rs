@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn small_change_of_load_is_told_at_ticks_only() {
+    fn small_change_of_load_is_reported_at_ticks_only() {
         let mut shares = both_always_runnable();
         // Four periods leave 2^(-4/32) of 1024, 939: 85 less, and an eighth is 128. After eight 861 are left, 163 less.
         shares.set_runnable(B, 0, false);
@@ -227,7 +227,7 @@ mod tests {
     /// update_blocked_averages comes with rebalance_domains. Of two CPUs a busy one balances after 32 times 2 ms, and as it finds
     /// nothing, after 32 times 4 ms then.
     #[test]
-    fn sleep_of_a_vcpu_is_told_when_its_cpu_balances() {
+    fn sleep_of_a_vcpu_counts_when_its_cpu_balances() {
         let mut desk = testing::desk_of(testing::host(1, 2, 1), &[2, 1]);
         desk.linux = crate::params::LinuxRelease::V3_19;
         let mut cfs = Cfs::new(CfsTuning { has_groups: true, ..CfsTuning::default() });

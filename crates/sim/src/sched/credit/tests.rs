@@ -20,7 +20,7 @@ fn queued(credit: &mut Credit, desk: &mut Desk, task: u32, pri: Pri) {
 }
 
 #[test]
-fn a_queue_is_in_order_of_priority_then_of_arrival_and_a_yielder_lets_one_pass() {
+fn queue_is_by_priority_then_arrival_and_yielder_lets_one_pass() {
     let (mut desk, mut credit) = started(2, &[5]);
     queued(&mut credit, &mut desk, 0, Pri::Over);
     queued(&mut credit, &mut desk, 1, Pri::Under);
@@ -33,7 +33,7 @@ fn a_queue_is_in_order_of_priority_then_of_arrival_and_a_yielder_lets_one_pass()
 }
 
 #[test]
-fn who_wakes_comes_before_who_lost_its_boost_while_it_waited_as_often_as_it_wakes() {
+fn woken_vcpu_runs_before_one_that_lost_its_boost_waiting() {
     let (mut desk, mut credit) = started(2, &[3]);
     queued(&mut credit, &mut desk, 0, Pri::Boost);
     queued(&mut credit, &mut desk, 1, Pri::Boost);
@@ -53,7 +53,7 @@ fn who_wakes_comes_before_who_lost_its_boost_while_it_waited_as_often_as_it_wake
 }
 
 #[test]
-fn soft_affinity_counts_only_where_it_says_more_than_the_hard_one() {
+fn soft_affinity_counts_only_where_it_says_more_than_hard_one() {
     let (mut desk, mut credit) = started(4, &[1]);
     let task = TaskId(0);
     assert!(!credit.affinity(&desk, task, Pass::Node), "all are preferred");

@@ -156,7 +156,7 @@ impl Engine {
                 "{} missing{}: a thread left a CPU that another \
                  had been put on; it is taken to have come just after that one",
                 counted(self.breaks, "switch is", "switches are"),
-                if is_told { "" } else { " although no loss is told" }
+                if is_told { "" } else { " although no loss is reported" }
             ));
         }
         if self.beyond > 0 {

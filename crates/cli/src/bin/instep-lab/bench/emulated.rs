@@ -409,7 +409,11 @@ impl Bench<'_> {
                 break status;
             }
             let (cells, bad) = cell::parse_lines(&line);
-            anyhow::ensure!(bad == 0, "the host said what is no cell: {}", line.trim_end());
+            anyhow::ensure!(
+                bad == 0,
+                "the host printed a line that is no cell: {}",
+                line.trim_end()
+            );
             let now = CpuWait::read(host.host.pid());
             let diluted = now.since(std::mem::replace(&mut before, now));
             for cell in cells {
@@ -506,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_is_not_run_again_and_the_work_alone_only_for_what_is_left() {
+    fn finished_cells_are_not_run_again() {
         let cases = ["compute-50", "compute-25", "lock-mutex-50"].map(str::to_owned);
         let cases = builtin::chosen(builtin::cases().unwrap(), &cases, false).unwrap();
         let mut group = groups(&wanted(&cases, 2), &[]).remove(0);

@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn unbuilt_peer_is_left_out_with_a_line_that_says_how_to_build_it() {
+    fn unbuilt_peer_is_left_out_with_line_that_says_how_to_build_it() {
         let mut schedulers = wanted().schedulers;
         let lines = leave_out_unbuilt(&mut schedulers, |name| name == "scx_bpfland");
         assert_eq!(named(&schedulers), "default,instep,scx_bpfland");
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_no_part_is_told_with_the_reason() {
+    fn scheduler_that_did_not_take_part_is_reported_with_reason() {
         let cells = vec![
             cell("alone", Some(10.0)),
             cell("default", Some(5.0)),

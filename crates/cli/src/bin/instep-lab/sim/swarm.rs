@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_printed_as_a_scenario_with_the_others_as_comments() {
+    fn findings_are_printed_as_a_scenario_with_others_as_comments() {
         let (outcome, text) = printed(&sum(&[2, 5]), false, None);
         assert_eq!(outcome, Outcome::Finding);
         is_the_finding(&text);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_told_in_json_with_the_scenario() {
+    fn findings_are_reported_in_json_with_the_scenario() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("small.toml");
         for out in [None, Some(Pending::new(&to).unwrap())] {

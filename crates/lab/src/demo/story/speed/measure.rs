@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_said_nothing_has_no_mean() {
+    fn silent_guest_has_no_mean() {
         let mut course = Course::new(&[1.0], vec![count(1, 1)]);
         course.add_sample(1.0, &[count(1, 1)]);
         assert_eq!(course.mean(), None);

@@ -581,6 +581,6 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn cpus_are_chosen_and_told_as_in_the_source() {
+fn cpus_are_chosen_and_reported_as_in_the_source() {
     hold(CASES);
 }

@@ -155,7 +155,7 @@ fn check(measure: &Measure, scenario: &Scenario) -> Result<(), String> {
         return Err("only shares are measured of other guests than the first".to_owned());
     }
     if !(measure.within > 0.0 && measure.within < 1.0) {
-        return Err(format!("within {}: possible is above 0 and below 1", measure.within));
+        return Err(format!("within {}: it must be above 0 and below 1", measure.within));
     }
     if measure.why.trim().is_empty() {
         return Err("why: a tolerance needs its reason".to_owned());
@@ -204,7 +204,12 @@ fn case(name: &str, scenario: &Scenario) -> Result<Case, (usize, String)> {
         return Err((at, "host: clock: possible are real and counted".to_owned()));
     }
     let Some(cores) = host.cores.filter(|_| plain && host.topology.is_none()) else {
-        return Err((at, "host: cores of one node, and their threads, are what both know".into()));
+        return Err((
+            at,
+            "host: cores of one node, and their threads, are what lab and simulator \
+                         share"
+                .into(),
+        ));
     };
     let works = scenario.guest.iter().map(|guest| {
         let work = work(guest.get_ref());
@@ -240,7 +245,7 @@ fn work(guest: &Guest) -> Result<Work, String> {
         || guest.start.pinned
         || guest.count.is_some();
     if only_simulated {
-        let known = "name, vcpus, memory, weight and load are what both know";
+        let known = "name, vcpus, memory, weight and load are what lab and simulator share";
         return Err(known.to_owned());
     }
     Ok(Work {

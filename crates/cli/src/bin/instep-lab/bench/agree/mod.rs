@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boots_of_several_results_are_told_apart() {
+    fn boots_of_several_results_are_distinguished() {
         let came = || Measured {
             cells: vec![BenchCell { boot: 1, ..BenchCell::default() }],
             boots: 1,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn another_bpf_is_told_and_results_of_two_are_of_none() {
+    fn results_of_another_bpf_are_reported_and_not_mixed() {
         let came = |bpf: &str| Measured {
             bpf: Some(bpf.to_owned()),
             kernel: "7.2.13".to_owned(),
