@@ -25,7 +25,7 @@ mod testing;
 use crate::sink::Sink;
 pub use duty::stand;
 use instep_host::apply::{Holder, StateDir};
-pub use left::{Left, Recorded, Restored, Threads};
+pub use left::{HostJournal, Recorded, Restored, Threads};
 pub(crate) use lock::after_guardians;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Display;
@@ -109,7 +109,7 @@ impl Guard {
     }
 
     /// The run ends. So does the guardian if nothing is left to put back; otherwise it hears no word.
-    pub(crate) fn leave(self, state: &StateDir, left: &impl Left) {
+    pub(crate) fn leave(self, state: &StateDir, left: &impl HostJournal) {
         if is_settled(state, left) {
             self.release();
         }
@@ -129,7 +129,7 @@ impl Guard {
 
 /// Whether nothing is recorded that anybody would have to put back. What cannot be read is not
 /// settled: the guardian tells of it.
-pub(crate) fn is_settled(state: &StateDir, left: &impl Left) -> bool {
+pub(crate) fn is_settled(state: &StateDir, left: &impl HostJournal) -> bool {
     left.read_record(state).is_ok_and(|left| left.is_none_or(|left| left.holder == Holder::Kept))
 }
 

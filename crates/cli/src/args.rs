@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 pub(crate) use traces::{AnalyzeArgs, CompareArgs, ProfileArgs, RecordArgs, RecordSource, TopArgs};
-pub(crate) use values::When;
+pub(crate) use values::HistoryTime;
 use values::{duration, process_vm, size, window};
 
 /// Keeps the vCPUs of SMP virtual machines in step.

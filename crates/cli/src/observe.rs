@@ -11,7 +11,7 @@ use instep_agent::observe::{
 };
 use instep_agent::published::{self, HOST, STATE_DIR, SeenRun};
 use instep_agent::vm_settings;
-use instep_agent::xen::{self, DomainObservation, Known, Memory};
+use instep_agent::xen::{self, DomainObservation, Memory, PriorScan};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::{Milli, Nanos, VmId};
 use instep_host::Root;
@@ -113,7 +113,7 @@ fn observe_xen(source: &Source, args: &HostArgs, config: &Config) -> anyhow::Res
         before = Some(scan.context("the copy given with --before")?);
     }
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
-    let known = Known { before: before.as_ref(), elapsed, journal: journal.as_ref() };
+    let known = PriorScan { before: before.as_ref(), elapsed, journal: journal.as_ref() };
     let DomainObservation { snapshot, scan, competing } =
         xen::observe_domains(source, xen::depth_of(config), &known, &mut Memory::new())?;
     warnings.extend(snapshot.topology.warnings().iter().cloned());

@@ -13,9 +13,9 @@
 //! where it lacks CPU time. So a scheduler that knows no tree comes to the same shares when it takes what leaves are entitled to
 //! for their weights.
 
-mod weigher;
+mod demand;
 
-pub use weigher::{SeenGroup, SeenVm, Weigher};
+pub use demand::{DemandTracker, SeenGroup, SeenVm};
 
 use std::collections::BTreeMap;
 

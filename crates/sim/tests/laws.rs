@@ -4,7 +4,7 @@
 
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::desk::{Desk, TaskState};
+use instep_sim::context::{SchedContext, TaskState};
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::SimulationPlan;
@@ -67,14 +67,14 @@ fn plan(text: &str) -> SimulationPlan {
 }
 
 /// What must hold between two events.
-fn check(desk: &Desk) {
-    let mut queued = vec![0; desk.host.cpus()];
-    for (at, task) in desk.tasks.iter().enumerate() {
+fn check(ctx: &SchedContext) {
+    let mut queued = vec![0; ctx.host.cpus()];
+    for (at, task) in ctx.tasks.iter().enumerate() {
         if task.state != TaskState::Blocked {
             queued[task.cpu] += 1;
         }
-        let on: Vec<_> = (0..desk.host.cpus())
-            .filter(|cpu| desk.current(*cpu).is_some_and(|current| current.ix() == at))
+        let on: Vec<_> = (0..ctx.host.cpus())
+            .filter(|cpu| ctx.current(*cpu).is_some_and(|current| current.ix() == at))
             .collect();
         match task.state {
             TaskState::Running => {
@@ -85,8 +85,8 @@ fn check(desk: &Desk) {
         }
     }
     for (cpu, count) in queued.iter().enumerate() {
-        assert_eq!(desk.load(cpu), *count, "CPU {cpu} counts its queue");
-        assert_eq!(desk.idle.has(cpu), desk.current(cpu).is_none(), "CPU {cpu} knows if it idles");
+        assert_eq!(ctx.load(cpu), *count, "CPU {cpu} counts its queue");
+        assert_eq!(ctx.idle.has(cpu), ctx.current(cpu).is_none(), "CPU {cpu} knows if it idles");
     }
 }
 
@@ -102,7 +102,7 @@ proptest! {
             if !engine.advance(200_000_000) {
                 break;
             }
-            check(engine.desk());
+            check(engine.ctx());
         }
     }
 
@@ -140,17 +140,17 @@ proptest! {
         engine.begin();
         let mut since = vec![0; plan.setup.host.cpus()];
         while engine.advance(200_000_000) {
-            let desk = engine.desk();
+            let ctx = engine.ctx();
             for (cpu, since) in since.iter_mut().enumerate() {
-                let waits = |task: &instep_sim::desk::Task| {
+                let waits = |task: &instep_sim::context::Task| {
                     task.state == TaskState::Queued
                         && task.allowed.has(cpu)
-                        && desk.load(task.cpu) > 1
+                        && ctx.load(task.cpu) > 1
                 };
-                if !desk.idle.has(cpu) || !desk.tasks.iter().any(waits) {
-                    *since = desk.now;
+                if !ctx.idle.has(cpu) || !ctx.tasks.iter().any(waits) {
+                    *since = ctx.now;
                 }
-                prop_assert!(desk.now - *since <= patience, "CPU {} at {}", cpu, desk.now);
+                prop_assert!(ctx.now - *since <= patience, "CPU {} at {}", cpu, ctx.now);
             }
         }
     }

@@ -6,7 +6,7 @@
 
 use instep_check::mask::Mask;
 use instep_sim::check::check;
-use instep_sim::desk::{TaskId, TaskState};
+use instep_sim::context::{TaskId, TaskState};
 use instep_sim::engine::{Engine, RunTotals};
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::SimulationPlan;
@@ -110,7 +110,7 @@ fn every_scheduler_follows_affinities_that_change() {
         let cpus = plan.setup.host.cpus();
         for turn in 0..40usize {
             while engine.advance((turn as u64 + 1) * 20 * MS) {
-                for (at, task) in engine.desk().tasks.iter().enumerate() {
+                for (at, task) in engine.ctx().tasks.iter().enumerate() {
                     assert!(
                         task.state != TaskState::Running || task.allowed.has(task.cpu),
                         "{name}: task {at} runs on CPU {} at {}",

@@ -7,7 +7,7 @@
 #![cfg(test)]
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::desk::TaskId;
+use instep_sim::context::TaskId;
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::SimulationPlan;
@@ -148,7 +148,7 @@ fn simulate(text: &str, real: &Shown) -> Shown {
     engine.begin();
     let tasks: Vec<TaskId> = (0..real.names.len() as u32).map(TaskId).collect();
     while engine.advance(1000 * MS) {}
-    let before: Vec<u64> = tasks.iter().map(|task| engine.desk().ran(*task)).collect();
+    let before: Vec<u64> = tasks.iter().map(|task| engine.ctx().ran(*task)).collect();
     let mut readings = vec![Readings::new(); tasks.len()];
     let (mut accountings, milliseconds) = (0, 60_000);
     for at in 1..=milliseconds {
@@ -161,7 +161,7 @@ fn simulate(text: &str, real: &Shown) -> Shown {
         }
         accountings += u64::from(rises);
     }
-    let had = tasks.iter().zip(before).map(|(task, before)| engine.desk().ran(*task) - before);
+    let had = tasks.iter().zip(before).map(|(task, before)| engine.ctx().ran(*task) - before);
     let has = had.map(|ns| ns as f64 / (milliseconds * MS) as f64).collect();
     let period = milliseconds as f64 / accountings as f64;
     Shown { names: real.names.clone(), has, readings, period }

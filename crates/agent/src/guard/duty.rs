@@ -9,7 +9,7 @@
 //! abandoned, somebody else has it, or nobody knows who -> waits for 10 s, tells the way out, fails
 //! ```
 
-use super::left::{Left, Restored};
+use super::left::{HostJournal, Restored};
 use super::lock::worded;
 use super::{DONE, GOING, NAME, PAUSES, READY};
 use crate::error::Error;
@@ -30,7 +30,11 @@ const DEAF: [i32; 5] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGABRT];
 ///
 /// # Errors
 /// It cannot wait, or what was left behind can be neither read nor put back.
-pub fn stand(state: &StateDir, agent: u32, left: &impl Left) -> Result<Option<Restored>, Error> {
+pub fn stand(
+    state: &StateDir,
+    agent: u32,
+    left: &impl HostJournal,
+) -> Result<Option<Restored>, Error> {
     // Neither is necessary: a name is for people, and a session of its own has who leads one.
     let _ = rustix::thread::set_name(NAME);
     let _ = setsid();
@@ -62,7 +66,7 @@ struct Duty<'a, L> {
     patience: Duration,
 }
 
-impl<L: Left> Duty<'_, L> {
+impl<L: HostJournal> Duty<'_, L> {
     /// Restores what the agent left behind, by the lock that `take` gives.
     fn fulfil(
         &self,

@@ -51,14 +51,14 @@ impl Run {
         self.made.uptime = Nanos(self.made.uptime.0 + Nanos::SECOND.0);
         self.made.write(self.dir.path()).unwrap();
         let seen = self.observer.observe(Some(&self.journal), None).unwrap();
-        let Decided { decision, told, soft } =
+        let Decided { decision, new_homes, soft } =
             self.soft.decide(&seen, (&self.config, self.count), keeps);
         self.soft = soft;
         for action in &decision.actions {
             self.carry_out(&seen, action);
         }
-        let name = |told: Told| (seen.snapshot.vm(told.vm.id).unwrap().name.clone(), told.node);
-        let told = told.into_iter().map(name).collect();
+        let name = |home: NewHome| (seen.snapshot.vm(home.vm.id).unwrap().name.clone(), home.node);
+        let told = new_homes.into_iter().map(name).collect();
         self.observer.remember_decision(seen, &decision);
         Cycle { decision, told }
     }

@@ -111,9 +111,9 @@ fn cycle(watch: &mut Watch<Fake>, observation: &Observation) -> (usize, Vec<bool
     let mut decided = watch.decide(observation, (&Config::default(), 1));
     let keys = observation.scan.vms.iter().map(VmKey::from);
     let homes = keys.zip([1, 0].map(NodeId)).collect();
-    watch.tell(homes, (decided.soft, &mut decided.told), &mut Counting::default());
+    watch.tell(homes, (decided.soft, &mut decided.new_homes), &mut Counting::default());
     let bound = |action: &&Action| matches!(action, Action::SetVcpuAffinity { .. });
-    let taken = decided.told.iter().map(|told| told.taken).collect();
+    let taken = decided.new_homes.iter().map(|told| told.taken).collect();
     (decided.decision.actions.iter().filter(bound).count(), taken)
 }
 
@@ -201,7 +201,7 @@ fn a_cycle_that_failed_is_followed_by_another_soon() {
     watch.supervise_scheduler(&mut Counting::default());
     for _ in 0..2 {
         let decided = watch.decide(&seen, (&Config::default(), 2));
-        assert!(decided.told.is_empty() && !decided.decision.actions.is_empty());
+        assert!(decided.new_homes.is_empty() && !decided.decision.actions.is_empty());
         assert_eq!(pause(&watch), SOON, "what was decided was not done");
     }
 }

@@ -19,7 +19,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use instep_core::units::{Bytes, Nanos};
 use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::report::AnalysisReport;
-use instep_trace::analysis::{AnalysisSettings, Place, Sink, analyze_into};
+use instep_trace::analysis::{AnalysisSettings, SchedState, Sink, analyze_into};
 use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
 use instep_trace::stream::{Counter, Throttled};
@@ -228,7 +228,7 @@ impl Sink for Sinks {
         self.each().for_each(|sink| sink.begin(vms, begin));
     }
 
-    fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos) {
+    fn span(&mut self, vm: usize, vcpu: usize, place: SchedState, since: Nanos, until: Nanos) {
         self.each().for_each(|sink| sink.span(vm, vcpu, place, since, until));
     }
 }

@@ -1,7 +1,7 @@
 //! Options of commands that watch, record and compare.
 
 use super::HostArgs;
-use super::values::{When, beside, duration, percent, share, size, when};
+use super::values::{HistoryTime, beside, duration, percent, share, size, when};
 use clap::{Args, ValueEnum};
 use instep_core::units::{Bytes, Milli};
 use std::path::PathBuf;
@@ -105,10 +105,10 @@ pub(crate) struct TopArgs {
     pub(crate) replay: Option<Option<PathBuf>>,
     /// Begin at this time, such as 2026-11-26T11:00:00Z, or at one before the newest record, such as -2h.
     #[arg(long, value_name = "TIME", requires = "replay", allow_hyphen_values = true, value_parser = when)]
-    pub(crate) from: Option<When>,
+    pub(crate) from: Option<HistoryTime>,
     /// With --json, end at this time.
     #[arg(long, value_name = "TIME", requires = "json", allow_hyphen_values = true, value_parser = when)]
-    pub(crate) to: Option<When>,
+    pub(crate) to: Option<HistoryTime>,
     /// Print the records from --from to --to, or all, one JSON line each (schema instep.moment/1).
     #[arg(long, requires = "replay", conflicts_with = "once")]
     pub(crate) json: bool,

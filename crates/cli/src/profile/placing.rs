@@ -18,13 +18,13 @@ pub(super) struct Advice {
     measured: usize,
     /// Two that would tell on this machine.
     proposed: Option<(CpuSet, CpuSet)>,
-    whose: Whose,
+    whose: PlacedProgram,
     host: HostShape,
 }
 
 /// Who is to be placed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Whose {
+pub(super) struct PlacedProgram {
     pub(super) threads: u32,
     /// Threads active at a time.
     pub(super) parallelism: Milli,
@@ -59,7 +59,7 @@ impl HostShape {
 
 impl Advice {
     /// Of an application from its runs on this machine.
-    pub(super) fn new(runs: &[Run], topology: &Topology, whose: Whose) -> Self {
+    pub(super) fn new(runs: &[Run], topology: &Topology, whose: PlacedProgram) -> Self {
         let (told, threads) = (Placing::of(runs, topology.nodes().len()), whose.threads);
         // What is known need not be measured again.
         let shared = || shared_and_apart(topology, threads).filter(|_| told.sharing.is_none());
@@ -102,7 +102,7 @@ impl Advice {
 
     /// The default, by what is known without a measurement.
     fn unmeasured(&self) -> String {
-        let (Whose { threads, parallelism, is_vm }, host) = (self.whose, self.host);
+        let (PlacedProgram { threads, parallelism, is_vm }, host) = (self.whose, self.host);
         let (wanted, default) =
             (usize::try_from(threads).unwrap_or(usize::MAX), PolicyName::Instep);
         let fits = if wanted <= host.node_cores {
@@ -182,7 +182,7 @@ pub(super) mod tests {
     fn unmeasured(threads: u32, is_vm: bool, node_cores: usize, nodes: usize) -> Advice {
         let cores = node_cores * nodes;
         let host = HostShape { cpus: 2 * cores, cores, nodes, node_cores };
-        let whose = Whose { threads, parallelism: Milli(3210), is_vm };
+        let whose = PlacedProgram { threads, parallelism: Milli(3210), is_vm };
         Advice { whose, host, ..Advice::default() }
     }
 

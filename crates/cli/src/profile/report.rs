@@ -354,7 +354,7 @@ impl Place {
 impl ProfileReport {
     /// Advises a placement policy by the runs of each place on this machine.
     pub(super) fn place(&mut self, runs: &[Run], topology: &Topology) {
-        let whose = placing::Whose {
+        let whose = placing::PlacedProgram {
             threads: self.exact.threads,
             parallelism: self.exact.parallelism,
             is_vm: !self.vcpu_tids.is_empty(),

@@ -15,7 +15,7 @@ use crate::records;
 use crate::scenario::check::Check;
 use crate::scenario::report::{LabReport, StepReport};
 use instep_report::html::escaped;
-pub use speeds::{Look, Phase, Speeds};
+pub use speeds::{Phase, SpeedSample, Speeds};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");

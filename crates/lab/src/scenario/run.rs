@@ -11,7 +11,7 @@ use super::fetched::Fetched;
 pub use super::kit::{Kit, LabOptions, Running};
 use super::report::LabReport;
 use super::start::fallen;
-use super::steps::Doing;
+use super::steps::ScenarioRun;
 use crate::error::Error;
 use crate::host::{EMULATED, REGISTERS};
 use crate::stop::Stop;
@@ -113,7 +113,7 @@ fn once(
     let _ = fs::remove_file(kit.place(scenario, kept).join(REGISTERS));
     let mut say = |said: &str| audience.say(said);
     let mut running = kit.boot_for(scenario, scenario.limit, kept, stop, &mut say)?;
-    let mut doing = Doing::new(scenario, fetched, &running, attempts);
+    let mut doing = ScenarioRun::new(scenario, fetched, &running, attempts);
     let mut done = doing.all(&mut running, stop, audience);
     if !doing.report.held || matches!(done, Err(Error::Guest { .. } | Error::Slow { .. })) {
         let names: Vec<&str> = scenario.guest.iter().map(|guest| guest.name.as_str()).collect();

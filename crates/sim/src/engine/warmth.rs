@@ -6,7 +6,7 @@
 //! its part of it, by what those that run there want. Its work
 //! is that of the thread with which it begins to run.
 
-use crate::desk::TaskId;
+use crate::context::TaskId;
 use crate::host::Host;
 use crate::params::{Params, Profile};
 

@@ -3,7 +3,7 @@
 use super::*;
 
 fn two_vms() -> Recorder {
-    let known = |vcpus, hidden| Known { vcpus, rate_micro: 500_000, hidden };
+    let known = |vcpus, hidden| WatchedVm { vcpus, rate_micro: 500_000, hidden };
     // Tasks 0 and 1 are VM 0's, 2 is VM 1's, 3 the host's own.
     Recorder::new(2, &[known(2, false), known(1, false), known(1, true)], 1000, 100)
 }

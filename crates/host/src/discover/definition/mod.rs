@@ -151,7 +151,7 @@ impl State {
         (reader, aside): (&mut Reader, &mut Aside),
     ) -> &Definition {
         let Some(files) = Files::of(process) else { return &self.known };
-        let look = Look {
+        let look = DefinitionRead {
             files,
             pid: process.pid,
             uuid: process.guest.uuid.clone(),
@@ -197,7 +197,7 @@ impl State {
 }
 
 /// A look at the files of one process, which may be another thread's.
-struct Look {
+struct DefinitionRead {
     files: Files,
     pid: u32,
     uuid: Option<String>,
@@ -214,7 +214,7 @@ struct Seen {
     read: Option<Result<Definition, Unread>>,
 }
 
-impl Look {
+impl DefinitionRead {
     /// Whether the files are in a file system that need not answer.
     fn may_wait(&self) -> bool {
         self.is_live && matches!(self.files, Files::Proxmox { .. })

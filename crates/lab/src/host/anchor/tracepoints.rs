@@ -30,7 +30,7 @@ const EVENTS: [(&str, &str); 4] = [
     ("kvm", "kvm_vcpu_wakeup"),
 ];
 
-/// Told when a machine goes to sleep and wakes: never here.
+/// CycleChanges when a machine goes to sleep and wakes: never here.
 const NEVER: &str = "events/power/suspend_resume/trigger";
 
 /// Holds them until the kernel ends. A kernel without some of them, or without tracing, has nothing to

@@ -30,7 +30,7 @@ pub(super) fn command(args: &SimArgs, runs: u64) -> anyhow::Result<Outcome> {
     if stop.raised() {
         tell("interrupted: the results are those of the runs that were finished");
     }
-    let how = How { json: args.json, out };
+    let how = SwarmOutput { json: args.json, out };
     let outcome = say(&swarm, &sum, &BrokenScenario::shrink, how, &mut |text| print(text))?;
     Ok(if stop.raised() { Outcome::Finding } else { outcome })
 }
@@ -43,7 +43,7 @@ fn bar(runs: u64) -> ProgressBar {
 }
 
 /// How a result is wished for.
-struct How {
+struct SwarmOutput {
     /// As JSON.
     json: bool,
     /// Where the small scenario goes, if not to be printed.
@@ -56,7 +56,7 @@ fn say(
     swarm: &Swarm,
     sum: &Sum,
     shrink: &dyn Fn(&BrokenScenario) -> BrokenScenario,
-    how: How,
+    how: SwarmOutput,
     print: Print<'_>,
 ) -> anyhow::Result<Outcome> {
     let counts_first = how.out.is_some() || sum.found.is_empty();
@@ -181,7 +181,7 @@ mod tests {
             text.push_str(more);
             Ok(())
         };
-        let outcome = say(&swarm(), sum, &small, How { json, out }, &mut keep).unwrap();
+        let outcome = say(&swarm(), sum, &small, SwarmOutput { json, out }, &mut keep).unwrap();
         (outcome, text)
     }
 

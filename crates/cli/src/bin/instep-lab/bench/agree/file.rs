@@ -44,9 +44,8 @@ const MEASURES: &str = "\n[[measure]]";
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-#[schemars(rename = "AgreedWhat")]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum What {
+pub(super) enum AgreedQuantity {
     /// Throughput / (fair share x throughput alone), of the first guest.
     Speed,
     /// Part of the CPU time that all guests got.
@@ -61,7 +60,7 @@ pub(super) enum What {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Measure {
-    pub(super) what: What,
+    pub(super) what: AgreedQuantity,
     pub(super) guest: Option<String>,
     pub(super) under: String,
     /// How far medians may be apart.
@@ -151,7 +150,7 @@ fn check(measure: &Measure, scenario: &Scenario) -> Result<(), String> {
     if !scenario.guest.iter().any(|guest| Some(guest.get_ref().name.as_str()) == wanted) {
         return Err(format!("guest {}: there is none of this name", wanted.unwrap_or("?")));
     }
-    if measure.what != What::Share && wanted != first {
+    if measure.what != AgreedQuantity::Share && wanted != first {
         return Err("only shares are measured of other guests than the first".to_owned());
     }
     if !(measure.within > 0.0 && measure.within < 1.0) {
