@@ -25,10 +25,8 @@ pub(crate) fn read_again(reload: &mut Option<Reload<'_>>, sink: &mut dyn Sink) -
             Some(config)
         }
         Err(error) => {
-            sink.notice(&format!(
-                "cannot read the configuration again: {error}; the old one stays \
-                                  in force"
-            ));
+            let old = "the old one stays in force";
+            sink.notice(&format!("cannot read the configuration again: {error}; {old}"));
             None
         }
     }

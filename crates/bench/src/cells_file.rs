@@ -352,7 +352,12 @@ mod tests {
         assert!(error.starts_with("c.cells: has cells of other times"), "{error}");
         let mut other = order();
         other.cases[0].work.vcpus = 4;
-        assert!(kept.fits(&other, path).unwrap_err().to_string().contains("another case a"));
+        assert!(
+            kept.fits(&other, path)
+                .unwrap_err()
+                .to_string()
+                .contains("another definition of case a")
+        );
         let line = |order: &Order| {
             serde_json::to_string(&Line::Order(Box::new(order.clone()))).unwrap() + "\n"
         };

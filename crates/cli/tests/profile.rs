@@ -120,7 +120,7 @@ fn parallel(json: &Value, theory: f64) -> bool {
 
 /// Whether others took so much that there is no advice.
 fn is_disturbed(json: &Value) -> bool {
-    json["no_advice"].as_str().is_some_and(|why| why.starts_with("others had the CPUs"))
+    json["no_advice"].as_str().is_some_and(|why| why.starts_with("other threads had the CPUs"))
 }
 
 /// The last line that `instep-load` printed.
@@ -202,7 +202,7 @@ fn a_balanced_spinner_is_no_blocking_program_of_long_phases() {
     let ran = instep(&args.into_iter().chain(command.split_whitespace()).collect::<Vec<_>>());
     let json = ran.json();
     if is_disturbed(&json) || number(&json, "/profile/busy_waiting") < 0.01 {
-        return skip::note("others had the CPUs: the scenario is not looked at");
+        return skip::note("other threads had the CPUs: the scenario is not looked at");
     }
     let written = std::fs::read_to_string(&file).unwrap();
     assert!(written.contains("barrier --threads 2 --kind spin"), "{written}");
@@ -289,7 +289,7 @@ fn the_scenario_behaves_in_the_simulator_as_the_program_does() {
         let ran = instep(&args.into_iter().chain(command.split_whitespace()).collect::<Vec<_>>());
         let json = ran.json();
         if is_disturbed(&json) {
-            skip::note("others had the CPUs: no scenario is written");
+            skip::note("other threads had the CPUs: no scenario is written");
             continue;
         }
         let sim = instep(&["sim", file, "--json"]).expect(0).json();
@@ -362,7 +362,7 @@ fn a_process_is_watched_for_the_time_that_is_given() {
     assert!((0.3e9..20e9).contains(&elapsed), "{elapsed}");
     assert!(number(&json, "/profile/run_ns") > 0.0);
     if is_disturbed(&json) {
-        return skip::note("others had the CPUs: there is no advice");
+        return skip::note("other threads had the CPUs: there is no advice");
     }
     assert_eq!(json["advice"]["co_scheduling"], "alone");
 }
@@ -409,8 +409,8 @@ fn text_fits_80_columns_and_the_page_holds_its_data() {
     ];
     let ran = instep(&args);
     assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
-    if ran.stdout.contains("none: others had the CPUs") {
-        return skip::note("others had the CPUs: there is neither potential nor advice");
+    if ran.stdout.contains("none: other threads had the CPUs") {
+        return skip::note("other threads had the CPUs: there is neither potential nor advice");
     }
     for part in ["parallelism", "type", "Potential on a VM", "Advice", "placement policy `instep`"]
     {

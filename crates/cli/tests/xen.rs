@@ -397,11 +397,11 @@ fn top_draws_a_xen_host_again_and_again() {
 }
 
 #[test]
-fn commands_that_do_not_know_xen_say_so() {
+fn commands_that_do_not_work_on_xen_say_so() {
     let copy = copy(CONFLICT);
     let root = ["--root", copy.to_str().unwrap()];
     let ran = instep(&[&["advise", "--vcpus", "2", "--memory", "1GiB"][..], &root].concat());
-    assert!(ran.stderr.contains("`instep advise` does not know Xen hosts"), "{}", ran.all());
+    assert!(ran.stderr.contains("`instep advise` does not work on Xen hosts"), "{}", ran.all());
     let ran = instep(&[&["top", "--once"][..], &root].concat());
     assert!(ran.code == Some(0) && ran.stdout.contains("four"), "{}", ran.all());
 }

@@ -285,5 +285,5 @@ fn caps_that_cannot_be_are_refused() {
         assert!(line == 9 && what.contains("it is 1 to 200 per cent of a CPU"), "{line}: {what}");
     }
     let (line, what) = plan("cfs", 50).unwrap_err();
-    assert!(line == 9 && what.contains("scheduler cfs keeps none"), "{line}: {what}");
+    assert!(line == 9 && what.contains("scheduler cfs has no caps"), "{line}: {what}");
 }

@@ -149,12 +149,8 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn EventStream>> {
 
 /// What comes through a pipe, in a temporary file that has no name, at most so many bytes.
 fn kept(pipe: impl Read, shown: &str, most: u64) -> anyhow::Result<File> {
-    let unkept = || {
-        format!(
-            "{shown}: cannot be kept in a temporary file (TMPDIR names the \
-                             directory)"
-        )
-    };
+    let unkept =
+        || format!("{shown}: cannot be kept in a temporary file (TMPDIR names the directory)");
     let mut file = tempfile::tempfile().with_context(unkept)?;
     let size = io::copy(&mut pipe.take(most + 1), &mut file).with_context(unkept)?;
     anyhow::ensure!(

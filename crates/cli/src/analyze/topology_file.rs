@@ -59,30 +59,6 @@ pub(super) fn inferred(header: &Header, root: &Root) -> Option<(Topology, String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_core::idset::CpuSet;
-    use instep_core::topology::{CpuFacts, NodeFacts};
-    use instep_core::units::{Bytes, CpuId};
-
-    #[test]
-    fn what_topology_prints_comes_back() {
-        let cpu = |id: u32| CpuFacts {
-            id,
-            package: Some(id / 4),
-            thread_siblings: Some([CpuId(id & !1), CpuId(id | 1)].into_iter().collect::<CpuSet>()),
-            ..CpuFacts::default()
-        };
-        let node = |id: u32| NodeFacts {
-            id,
-            cpus: (id * 4..id * 4 + 4).map(CpuId).collect(),
-            memory: Bytes(1 << 30),
-            distances: if id == 0 { vec![10, 21] } else { vec![21, 10] },
-        };
-        let made = Topology::build((0..8).map(cpu).collect(), vec![node(0), node(1)]).unwrap();
-        let text = serde_json::to_string(&crate::topology::view(&made)).unwrap();
-        let read = parse(&text).unwrap();
-        assert_eq!((read.cores(), read.nodes()), (made.cores(), made.nodes()));
-        assert_eq!(read.llcs(), made.llcs());
-    }
 
     #[test]
     fn this_hosts_topology_is_used_only_for_a_like_kernel_and_size() {

@@ -155,7 +155,7 @@ impl Advice {
         let why = if self.told != Placing::default() {
             format!("{}, but one that runs for a time shows no more", self.evidence())
         } else {
-            "the places measured do not differ in shared cores or nodes alone, or others had the CPUs"
+            "the places measured do not differ in shared cores or nodes alone, or other threads had the CPUs"
                 .to_owned()
         };
         let next = match &self.proposed {

@@ -110,7 +110,7 @@ pub(super) fn kind(report: &ProfileReport) -> String {
         } else if report.exact.busy < HARDLY_ACTIVE {
             "hardly active"
         } else {
-            "others had the CPUs"
+            "other threads had the CPUs"
         };
         format!("none: {why}")
     };

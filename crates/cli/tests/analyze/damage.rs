@@ -39,15 +39,15 @@ fn warned(data: &[u8], words: &str) -> Option<(u64, String)> {
 #[test]
 fn perf_pipe_that_ends_between_two_records_is_called_cut() {
     let data = perf_pipe(&events(), 20, None);
-    assert_eq!(warned(&data, "not whole"), None);
+    assert_eq!(warned(&data, "is incomplete"), None);
     let samples = || records(&data).filter(|record| record.kind == SAMPLE);
     let cut = samples().nth(104).unwrap().at.end;
-    let (events, said) = warned(&data[..cut], "not whole").unwrap();
+    let (events, said) = warned(&data[..cut], "is incomplete").unwrap();
     assert_eq!(events, 105);
     assert!(said.contains("it ends 5 events into a round that perf did not end"), "{said}");
     // Behind a round it looks like a whole one.
     let round = records(&data).filter(|record| record.kind == ROUND).nth(4).unwrap();
-    assert_eq!(warned(&data[..round.at.end], "not whole"), None);
+    assert_eq!(warned(&data[..round.at.end], "is incomplete"), None);
     // Before the first event there is nothing to tell of.
     let before = samples().next().unwrap().at.start;
     let output = piped(&data[..before], &[]);

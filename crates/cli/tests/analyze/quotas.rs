@@ -149,7 +149,7 @@ fn a_quota_above_the_vm_is_not_called_its_own() {
     let found = findings(&throttled_by(OTHER, its), "vm-10");
     let said = &found[0].1;
     assert!(said.contains("throttled by a quota above its cgroup, of 150 %: "), "{said}");
-    assert!(said.ends_with("`echo max > /sys/fs/cgroup/machine.slice/cpu.max` takes it away."));
+    assert!(said.ends_with("`echo max > /sys/fs/cgroup/machine.slice/cpu.max` removes it."));
 }
 
 /// Two VMs of one vCPU take turns on one CPU for 480 ms.

@@ -205,9 +205,7 @@ fn case(name: &str, scenario: &Scenario) -> Result<Case, (usize, String)> {
     let Some(cores) = host.cores.filter(|_| plain && host.topology.is_none()) else {
         return Err((
             at,
-            "host: cores of one node, and their threads, are what lab and simulator \
-                         share"
-                .into(),
+            "host: cores of one node, and their threads, are what lab and simulator share".into(),
         ));
     };
     let works = scenario.guest.iter().map(|guest| {
@@ -333,7 +331,7 @@ mod tests {
             ("'instep-without-gang'", "'scx_cosmos'", "line 18: under scx_cosmos: possible are"),
             ("guest = 'b'", "guest = 'c'", "line 18: guest c: there is none"),
             ("what = 'share'", "what = 'speed'", "line 18: only shares"),
-            ("within = 0.1", "within = 0.0", "line 18: within 0: possible"),
+            ("within = 0.1", "within = 0.0", "line 18: within 0: it must be"),
             ("why = 'x'", "why = ''", "line 18: why: a tolerance needs"),
             ("why = 'x'", "why = 'x'\ncolour = 1", "line 24: unknown field"),
             ("why = 'x'", "why = 'x'\ndiffers = 'y'", "line 18: differs: at_most must say"),
