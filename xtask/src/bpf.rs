@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_is_built_with_the_kernel_scheduler_where_that_can_be() {
+    fn demo_is_built_with_the_kernel_scheduler_where_that_can_be() {
         let makefile = include_str!("../../Makefile");
         assert!(makefile.contains("\n\t@scripts/demo.sh\n"), "{makefile}");
         for (clang, with) in [("echo clang-19", true), ("echo no clang here >&2; exit 1", false)] {

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_that_need_a_loader_are_told_from_others() {
+    fn programs_that_need_a_loader_are_recognised() {
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         assert_eq!(asks_for_loader(&own), Some(true));
         assert_eq!(asks_for_loader(b"#!/bin/sh"), None);

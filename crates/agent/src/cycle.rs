@@ -14,7 +14,7 @@ use crate::published::{Keeper, RunState};
 use crate::record::{ActionRecord, Cost, Cycle, MemoryRecord, Record, Stopwatch};
 use crate::restored::summarize_restore;
 use crate::sink::Sink;
-use crate::soft::{Decided, SoftHomes, Told};
+use crate::soft::{Decided, NewHome, SoftHomes};
 use crate::view;
 use crate::vm_settings::Reported;
 use crate::watch::Watch;
@@ -52,7 +52,7 @@ pub(crate) struct Done {
     decision: Decision,
     outcomes: Vec<String>,
     /// Homes that are new to the kernel scheduler.
-    told: Vec<Told>,
+    new_homes: Vec<NewHome>,
     memory: Vec<MemoryRecord>,
     cost: Cost,
     time: SystemTime,
@@ -63,9 +63,9 @@ pub(crate) struct Done {
 }
 
 /// What came of a home that is new to the kernel scheduler.
-const TOLD: &str = "told the kernel scheduler";
+const PASSED_ON: &str = "passed to the kernel scheduler";
 /// The next cycle binds the VM, and follows soon.
-const UNTOLD: &str = "not told: the kernel scheduler is gone or has no room for the VM";
+const NOT_PASSED_ON: &str = "not passed on: the kernel scheduler is gone or has no room for the VM";
 
 /// Does one cycle.
 ///
@@ -87,9 +87,10 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
     tools.reported.note(&observation.scan, tools.sink);
     tools.left_alone.note(&observation, (config, once), tools.sink);
     watch.note_observed();
-    let Decided { decision, told, soft } = tools.watch.decide(&observation, (config, tools.count));
+    let Decided { decision, new_homes, soft } =
+        tools.watch.decide(&observation, (config, tools.count));
     watch.note_decided();
-    let mut done = Done::of(watch.time, observation, decision, told);
+    let mut done = Done::of(watch.time, observation, decision, new_homes);
     match tools.applier.as_deref_mut() {
         Some(applier) => {
             done.apply(applier)?;
@@ -108,12 +109,17 @@ pub(crate) fn cycle(tools: &mut Tools<'_>, config: &Config, once: bool) -> Resul
 
 impl Done {
     /// What is to be done, and nothing of it yet.
-    fn of(time: SystemTime, observation: Observation, decision: Decision, told: Vec<Told>) -> Self {
+    fn of(
+        time: SystemTime,
+        observation: Observation,
+        decision: Decision,
+        new_homes: Vec<NewHome>,
+    ) -> Self {
         Self {
             observation,
             decision,
             outcomes: Vec::new(),
-            told,
+            new_homes,
             memory: Vec::new(),
             cost: Cost::default(),
             time,
@@ -144,9 +150,9 @@ impl Done {
         let changed = self.decision.actions.iter().zip(&self.outcomes).map(|(action, outcome)| {
             ActionRecord { action: view::action(snapshot, action), outcome: outcome.clone() }
         });
-        let told = self.told.iter().map(|told| ActionRecord {
-            action: view::soft_home(snapshot, told.vm.id, told.node, &told.why),
-            outcome: if told.taken { TOLD } else { UNTOLD }.to_owned(),
+        let new_homes = self.new_homes.iter().map(|home| ActionRecord {
+            action: view::soft_home(snapshot, home.vm.id, home.node, &home.why),
+            outcome: if home.taken { PASSED_ON } else { NOT_PASSED_ON }.to_owned(),
         });
         let cycle = Cycle {
             count: cycle,
@@ -158,7 +164,7 @@ impl Done {
             warnings: &self.observation.scan.warnings,
             cost: self.cost,
         };
-        cycle.record(told.chain(changed).collect(), &self.memory)
+        cycle.record(new_homes.chain(changed).collect(), &self.memory)
     }
 
     /// Ends the cycle: the next one goes on from here. Nothing was placed on a dry run.
@@ -175,7 +181,7 @@ impl Done {
         tools: &mut Tools<'_, H, S>,
         memory: Option<Limits>,
     ) {
-        tools.watch.tell(self.homes(), (soft, &mut self.told), tools.sink);
+        tools.watch.tell(self.homes(), (soft, &mut self.new_homes), tools.sink);
         let Some(limits) = memory else { return tools.homes.clear() };
         let mut over = || (tools.stopping)() || tools.watch.interrupts(tools.sink);
         let decided = (&self.observation, &self.decision);

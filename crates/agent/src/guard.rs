@@ -25,7 +25,7 @@ mod testing;
 use crate::sink::Sink;
 pub use duty::stand;
 use instep_host::apply::{Holder, StateDir};
-pub use left::{Left, Recorded, Restored, Threads};
+pub use left::{HostJournal, Recorded, Restored, Threads};
 pub(crate) use lock::after_guardians;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt::Display;
@@ -84,7 +84,7 @@ impl Guard {
             Ok(standing) => {
                 self.standing = Some(standing);
                 if std::mem::take(&mut self.missed) {
-                    sink.notice("a guardian stands again");
+                    sink.notice("a guardian runs again");
                 }
             }
             Err(error) => {
@@ -109,7 +109,7 @@ impl Guard {
     }
 
     /// The run ends. So does the guardian if nothing is left to put back; otherwise it hears no word.
-    pub(crate) fn leave(self, state: &StateDir, left: &impl Left) {
+    pub(crate) fn leave(self, state: &StateDir, left: &impl HostJournal) {
         if is_settled(state, left) {
             self.release();
         }
@@ -129,7 +129,7 @@ impl Guard {
 
 /// Whether nothing is recorded that anybody would have to put back. What cannot be read is not
 /// settled: the guardian tells of it.
-pub(crate) fn is_settled(state: &StateDir, left: &impl Left) -> bool {
+pub(crate) fn is_settled(state: &StateDir, left: &impl HostJournal) -> bool {
     left.read_record(state).is_ok_and(|left| left.is_none_or(|left| left.holder == Holder::Kept))
 }
 
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_leaves_something_behind_says_no_word() {
+    fn agent_with_changes_in_force_sends_no_all_clear() {
         let said = |holder: &str| {
             let (_dir, state) = left_by(holder);
             hearing(|guard| guard.leave(&state, &Threads::live()))
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guardian_that_could_not_start_is_tried_again_and_each_is_said_once() {
+    fn failed_guardian_is_started_again_and_reported_once() {
         let dir = instep_madehost::scratch_dir().unwrap();
         let may = dir.path().join("may");
         let script = format!("test -e {} && echo ready && cat", may.display());
@@ -265,12 +265,12 @@ mod tests {
         std::fs::write(may, "").unwrap();
         until(&mut guard, &mut heard, true);
         guard.ensure_running(&mut heard);
-        assert!(heard.0.len() == 2 && heard.0[1].contains("stands again"), "{:?}", heard.0);
+        assert!(heard.0.len() == 2 && heard.0[1].contains("runs again"), "{:?}", heard.0);
         guard.release();
     }
 
     #[test]
-    fn that_there_is_no_guardian_is_told_and_harms_nothing() {
+    fn missing_guardian_is_reported_and_harms_nothing() {
         for (command, why) in [
             (Command::new("/no/such/program"), "No such file"),
             (shell("exit 3"), "ended before it was ready: exit status: 3"),

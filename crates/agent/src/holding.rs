@@ -61,8 +61,8 @@ pub(crate) fn renew<A: Affinity>(
         Ok(false) => {}
         Err(instep_host::Error::Taken { pid }) => return Err(Error::Displaced { pid }),
         Ok(true) => sink.notice(
-            "somebody removed the journal or a lock of this run; they are there again: `instep \
-             restore` needs the journal should this process be killed",
+            "another process removed the journal or a lock of this run; this run wrote them \
+             again, as `instep restore` needs the journal if this process is killed",
         ),
         Err(error) => sink.notice(&format!(
             "the journal is not where it was, and cannot be put there again: {error}; placement \

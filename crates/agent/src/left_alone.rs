@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn vm_that_is_left_alone_is_told_once_with_the_line_that_makes_it_count() {
+    fn vm_left_alone_is_reported_once_with_the_setting_to_change() {
         let (config, mut left, mut heard) =
             (Config::default(), LeftAlone::default(), Heard::default());
         left.note(&observe_host(), (&config, false), &mut heard);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn single_cycle_tells_all_that_were_asked_for() {
+    fn single_cycle_reports_every_vm_asked_for() {
         let told = |vms: &[&str]| {
             let vms: Vec<String> = vms.iter().map(|name| (*name).to_owned()).collect();
             let (config, mut heard) = (Config { vms, ..Config::default() }, Heard::default());

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_look_at_the_begin_of_a_window_lacked_is_told_once() {
+    fn memory_missing_at_the_first_scan_is_reported_once() {
         let dir = instep_madehost::scratch_dir().unwrap();
         let mut made = made();
         made.vms.iter_mut().for_each(|vm| vm.numa_stat = false);
@@ -399,7 +399,7 @@ mod tests {
 
     /// What the other programs get of the CPUs depends on the moment; what they want does not.
     #[test]
-    fn two_busy_programs_beside_a_busy_vm_on_two_cpus_bind_it_at_no_time() {
+    fn two_busy_programs_beside_a_busy_vm_never_bind_it() {
         for got in [1020, 980, 850, 700] {
             let mut made = MadeHost::new(HostSpec::new(1, 2));
             let vm = VmSpec::new("a", Vmm::QemuKvm, 2, NodeId(0), Bytes::from_mib(64));

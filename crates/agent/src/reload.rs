@@ -12,8 +12,9 @@ pub(crate) fn read_again(reload: &mut Option<Reload<'_>>, sink: &mut dyn Sink) -
     let Some(reload) = reload else {
         if !has_log {
             sink.notice(
-                "there is neither a log to open again nor a configuration file to read again: \
-                 the command line stands; start `instep run` with --log FILE or --config FILE",
+                "SIGHUP changes nothing: this run has neither a log to open again nor a \
+                 configuration file to read again; start `instep run` with --log FILE or --config \
+                 FILE",
             );
         }
         return None;
@@ -24,7 +25,8 @@ pub(crate) fn read_again(reload: &mut Option<Reload<'_>>, sink: &mut dyn Sink) -
             Some(config)
         }
         Err(error) => {
-            sink.notice(&format!("the old configuration stays: {error}"));
+            let old = "the old one stays in force";
+            sink.notice(&format!("cannot read the configuration again: {error}; {old}"));
             None
         }
     }

@@ -44,7 +44,7 @@ pub struct RunOptions<'a> {
     /// One cycle only; what it set stays.
     pub once: bool,
     /// Whether anything is changed.
-    pub hands: Hands,
+    pub run_mode: RunMode,
     /// Starts the guardian ([`guard`](crate::guard)) of a run that goes on; without one there is none. It hears that
     /// all is done only where nothing is left to put back.
     pub guardian: Option<Command>,
@@ -54,11 +54,11 @@ pub struct RunOptions<'a> {
 
 /// Whether a run changes the host.
 #[derive(Debug)]
-pub enum Hands {
+pub enum RunMode {
     /// It does, and keeps the originals here.
-    Free(StateDir),
+    Apply(StateDir),
     /// It decides only; this is what an earlier run changed and left so.
-    Tied(Option<Journal>),
+    DryRun(Option<Journal>),
 }
 
 /// How a run ended.
@@ -76,9 +76,9 @@ pub struct Ended {
 /// Another instance runs; the host cannot be read at the start or the journal not be written;
 /// every change was refused. What was changed is restored first, and the sink told what came of that. [`Error::is_failed_work`] tells failures after the beginning.
 pub fn run(mut options: RunOptions<'_>, sink: &mut dyn Sink) -> Result<Ended, Error> {
-    let state = match &options.hands {
-        Hands::Free(state) => Some(state.clone()),
-        Hands::Tied(_) => None,
+    let state = match &options.run_mode {
+        RunMode::Apply(state) => Some(state.clone()),
+        RunMode::DryRun(_) => None,
     };
     let mut applier = state.as_ref().map(|state| begin(state, sink)).transpose()?;
     let command = options.guardian.take().filter(|_| applier.is_some() && !options.once);
@@ -122,11 +122,11 @@ fn dispatch(
     if let Some(idle) = config.dispatch.idle() {
         sink.notice(idle);
     }
-    match &options.hands {
-        Hands::Tied(_) => {
+    match &options.run_mode {
+        RunMode::DryRun(_) => {
             dispatch::preview(config, observer).iter().for_each(|line| sink.notice(line))
         }
-        Hands::Free(_) if options.once => {
+        RunMode::Apply(_) if options.once => {
             if config.dispatch.mode != Mode::Off {
                 sink.notice(
                     "the kernel scheduler is not loaded for one cycle, with which it would end; \
@@ -134,7 +134,7 @@ fn dispatch(
                 );
             }
         }
-        Hands::Free(state) => {
+        RunMode::Apply(state) => {
             return Dispatch::begin(config, observer, Some(state.path())).map(Some);
         }
     }
@@ -222,17 +222,17 @@ impl<'a> Agent<'a> {
         let definitions = options.config.discover.vm_settings;
         let scan = ScanOptions { definitions, ..ScanOptions::once() };
         let observer = Observer::new(Root::live(), scan)?;
-        let host = LiveHost::new(match &options.hands {
-            Hands::Free(state) => Some(state.clone()),
-            Hands::Tied(_) => None,
+        let host = LiveHost::new(match &options.run_mode {
+            RunMode::Apply(state) => Some(state.clone()),
+            RunMode::DryRun(_) => None,
         });
         let homes = Homes::default();
         let watch = Watch::of(dispatch(&options, &observer, sink)?);
         let arrivals = Arrivals::new(Root::live());
         let (began, count) = (Instant::now(), 0);
         let (left_alone, reported) = (LeftAlone::default(), Reported::default());
-        let keeper = match &options.hands {
-            Hands::Free(state) if !options.once => {
+        let keeper = match &options.run_mode {
+            RunMode::Apply(state) if !options.once => {
                 Some(Keeper::begin(state.path(), &options.config.history, sink))
             }
             _ => None,
@@ -325,7 +325,7 @@ impl<'a> Agent<'a> {
         if !self.options.events.is_hand_over() {
             return Finish::Restore;
         }
-        if matches!(self.options.hands, Hands::Free(_)) {
+        if matches!(self.options.run_mode, RunMode::Apply(_)) {
             sink.notice(HANDED_OVER);
         }
         Finish::Keep
@@ -335,8 +335,8 @@ impl<'a> Agent<'a> {
     fn write_metrics(&mut self, sink: &mut dyn Sink) {
         let file = Some(self.options.config.metrics.file.as_path());
         let file = file.filter(|file| !file.as_os_str().is_empty());
-        let published = match &self.options.hands {
-            Hands::Free(state) if !self.options.once => Some(state.path().join(METRICS)),
+        let published = match &self.options.run_mode {
+            RunMode::Apply(state) if !self.options.once => Some(state.path().join(METRICS)),
             _ => None,
         };
         let in_force = self.watch.scheduler.as_ref().map(Dispatch::in_force);
@@ -346,7 +346,7 @@ impl<'a> Agent<'a> {
 
     /// Tells `instep status` of this run.
     fn publish(&self, wait: Duration) {
-        let Hands::Free(state) = &self.options.hands else { return };
+        let RunMode::Apply(state) = &self.options.run_mode else { return };
         RunState::publish_now(state.path(), self.options.config.policy, self.count, wait);
     }
 
@@ -387,11 +387,11 @@ impl<'a> Agent<'a> {
     ) -> Result<(usize, String), Error> {
         self.count += 1;
         self.began = Instant::now();
-        let RunOptions { config, hands, events, once, .. } = &mut self.options;
+        let RunOptions { config, run_mode, events, once, .. } = &mut self.options;
         let service = &mut self.service;
-        let known = match &*hands {
-            Hands::Tied(known) => known.as_ref(),
-            Hands::Free(_) => None,
+        let known = match &*run_mode {
+            RunMode::DryRun(known) => known.as_ref(),
+            RunMode::Apply(_) => None,
         };
         let mut tools = Tools {
             observer: &mut self.observer,
@@ -410,7 +410,7 @@ impl<'a> Agent<'a> {
             count: self.count,
         };
         let done = cycle(&mut tools, config, *once)?;
-        let dry_run = matches!(hands, Hands::Tied(_));
+        let dry_run = matches!(run_mode, RunMode::DryRun(_));
         let record = done.record(self.count, config, dry_run);
         sink.record(&record);
         done.count(&record, &mut self.metrics);
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_cannot_be_restored_after_an_error_is_told_with_the_error() {
+    fn thread_not_restored_after_an_error_is_reported_with_it() {
         let Some((heard, error, settled)) = failing(|refuse, _| refuse.set(true)) else { return };
         assert!(error.contains("disk on fire") && !settled, "{error}");
         assert!(heard[0].contains("could not restore 1 thread"), "{heard:?}");
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn when_restoring_fails_too_both_errors_are_told() {
+    fn when_restoring_fails_too_both_errors_are_reported() {
         // Where the journal was to be removed there is a folder with something in it.
         let spoil = |_: &Cell<bool>, state: &Path| {
             std::fs::remove_file(state.join("journal.json")).unwrap();

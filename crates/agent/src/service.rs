@@ -81,6 +81,6 @@ pub(crate) fn tell_end(status: &str) {
 
 fn tell(states: &[State<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::debug!(%error, "cannot tell the service manager");
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }

@@ -43,11 +43,11 @@ struct Given {
 
 /// A home that is news for the kernel scheduler.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct NewHome {
     pub(crate) vm: VmKey,
     pub(crate) node: NodeId,
     pub(crate) why: Reason,
-    /// Whether it was told and keeps the VM there.
+    /// Whether the kernel scheduler got it and keeps the VM there.
     pub(crate) taken: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Told {
 #[derive(Debug)]
 pub(crate) struct Decided {
     pub(crate) decision: Decision,
-    pub(crate) told: Vec<Told>,
+    pub(crate) new_homes: Vec<NewHome>,
     pub(crate) soft: SoftHomes,
 }
 
@@ -70,7 +70,7 @@ impl SoftHomes {
     ) -> Decided {
         let Some(keeps) = keeps else {
             let decision = decide(&observation.snapshot, config, count);
-            return Decided { decision, told: Vec::new(), soft: Self::default() };
+            return Decided { decision, new_homes: Vec::new(), soft: Self::default() };
         };
         let seen = self.seen(observation, keeps);
         let mut decision = decide(&seen, config, count);
@@ -122,7 +122,7 @@ impl SoftHomes {
         keeps: Keeps<'_>,
     ) -> Decided {
         let online = seen.topology.all_cpus();
-        let (mut actions, mut told, mut soft) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let (mut actions, mut new_homes, mut soft) = (Vec::new(), Vec::new(), BTreeMap::new());
         let vms = observation.snapshot.vms.iter().zip(&seen.vms);
         for ((vm, seen), verdict) in vms.zip(&mut decision.vms) {
             let key = VmKey::from(vm);
@@ -144,7 +144,7 @@ impl SoftHomes {
             actions.extend(changes(vm, |_| online.clone(), &Reason::SoftHome { node }));
             without_cores(&mut verdict.why);
             if before.is_none_or(|before| before.home != node) {
-                told.push(Told { vm: key, node, why: verdict.why.clone(), taken: false });
+                new_homes.push(NewHome { vm: key, node, why: verdict.why.clone(), taken: false });
             }
             let given =
                 |(position, vcpu): (usize, &Vcpu)| (vcpu.tid, (vcpu.start_ticks, wants(position)));
@@ -153,7 +153,7 @@ impl SoftHomes {
         }
         actions.append(&mut decision.actions);
         decision.actions = actions;
-        Decided { decision, told, soft: SoftHomes { kept: true, given: soft } }
+        Decided { decision, new_homes, soft: SoftHomes { kept: true, given: soft } }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::dispatch::scheduler::Scheduler;
 use crate::dispatch::{Dispatch, LOOK};
 use crate::observe::{Observation, VmKey};
 use crate::sink::Sink;
-use crate::soft::{Decided, Keeps, SoftHomes, Told};
+use crate::soft::{Decided, Keeps, NewHome, SoftHomes};
 use instep_core::snapshot::Vm;
 use instep_core::units::{Nanos, NodeId};
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl<S: Scheduler> Watch<S> {
     pub(crate) fn tell(
         &mut self,
         homes: BTreeMap<VmKey, NodeId>,
-        (soft, told): (SoftHomes, &mut [Told]),
+        (soft, told): (SoftHomes, &mut [NewHome]),
         sink: &mut dyn Sink,
     ) {
         self.soft = soft;

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_case_of_a_users_file_joins_and_a_name_that_is_taken_is_refused() {
+    fn case_of_users_file_joins_and_name_that_is_taken_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("own.toml");
         let case = |name: &str| {

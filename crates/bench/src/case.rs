@@ -220,7 +220,7 @@ impl Work {
             return Err(format!("count {}; possible are 1 to {MAX_BESIDE}", self.count));
         }
         if !(self.demand > 0.0 && self.demand <= 1.0) {
-            return Err(format!("demand {}; possible is above 0 up to 1", self.demand));
+            return Err(format!("demand {}; it must be above 0 and at most 1", self.demand));
         }
         if self.kind != GuestKind::Kvm && !self.programs.is_empty() {
             return Err("programs go with kind = \"kvm\"; others use the host's".to_owned());
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_guest_has_one_name_in_all_cases_and_two_of_it_have_two() {
+    fn same_guest_has_one_name_in_all_cases_and_two_of_it_have_two() {
         let guest = "{ load = 'instep-load compute', vcpus = 2, kind = 'kvm'";
         let text = |name: &str, count: u32| {
             format!(
@@ -481,7 +481,7 @@ mod tests {
                 "period: 5; possible are 1ms",
             ),
             (swap("vcpus = 2", "vcpus = 2, weight = 0"), "weight 0; possible are 1 to 10000"),
-            (swap("vcpus = 2", "vcpus = 2, quota = '0ms'"), "quota `0ms`; possible is CPU time"),
+            (swap("vcpus = 2", "vcpus = 2, quota = '0ms'"), "quota `0ms`; it must be CPU time"),
             (
                 swap("vcpus = 2", "vcpus = 2, kind = 'kvm', quota = '9ms'"),
                 "quota and slice go with",

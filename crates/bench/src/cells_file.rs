@@ -180,7 +180,7 @@ impl Kept {
         let differs = |case: &&Case| own.cases.iter().any(|c| c.name == case.name && c != *case);
         match order.cases.iter().find(differs) {
             Some(case) => {
-                let what = format!("knows another case {}; {next}", case.name);
+                let what = format!("has another definition of case {}; {next}", case.name);
                 Err(wrong(path, &what))
             }
             None => Ok(()),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_finished_is_there_after_a_cut_and_the_rest_is_still_to_do() {
+    fn finished_cells_survive_a_cut_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cells");
         assert_eq!(Kept::read(&path).unwrap(), Kept::default());
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn another_order_is_refused_and_another_build_is_told() {
+    fn another_order_is_refused_and_another_build_is_reported() {
         let path = Path::new("c.cells");
         let kept = Kept { order: Some(order()), ..Kept::default() };
         let mut other = order();
@@ -352,7 +352,12 @@ mod tests {
         assert!(error.starts_with("c.cells: has cells of other times"), "{error}");
         let mut other = order();
         other.cases[0].work.vcpus = 4;
-        assert!(kept.fits(&other, path).unwrap_err().to_string().contains("another case a"));
+        assert!(
+            kept.fits(&other, path)
+                .unwrap_err()
+                .to_string()
+                .contains("another definition of case a")
+        );
         let line = |order: &Order| {
             serde_json::to_string(&Line::Order(Box::new(order.clone()))).unwrap() + "\n"
         };

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_work_alone_of_one_case_is_that_of_all_cases_with_the_same_work() {
+    fn work_alone_is_shared_by_cases_with_the_same_work() {
         let mut cases = case();
         cases.push(Case { name: "b".to_owned(), beside: Vec::new(), ..cases[0].clone() });
         let mut other = Case { name: "c".to_owned(), ..cases[0].clone() };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_beside_the_runs_that_went_well() {
+    fn failures_are_reported_beside_the_runs_that_went_well() {
         let cells =
             [cell("alone", 0, Some(1.0)), cell("instep", 0, None), cell("instep", 0, Some(0.5))];
         let outcome = &gather(&case(), &schedulers(), &cells)[0].results["instep"];
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_told_of_and_a_quiet_one_is_not() {
+    fn busy_machine_is_reported_and_a_quiet_one_is_not() {
         let cells = |all: &[f64]| -> Vec<BenchCell> {
             let of = |diluted: &f64| BenchCell { diluted: Some(*diluted), ..BenchCell::default() };
             all.iter().map(of).collect()

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn each_run_begins_with_another_scheduler_and_every_cell_runs_once_a_run() {
+    fn each_run_starts_with_another_scheduler_and_runs_every_cell() {
         let schedulers = schedulers(&["default", "instep", "scx_a"]);
         let blocks = blocks(&cases(), Shape::default(), &schedulers, 3, TIMES);
         assert_eq!(order(&blocks, 0), ["default", "instep", "scx_a"]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn variants_of_instep_need_one_load_and_only_cases_that_ask_for_them_run() {
+    fn variants_of_instep_run_only_on_cases_that_ask_for_them() {
         let schedulers = schedulers(&["instep", "instep-without-gang"]);
         let blocks = blocks(&cases(), Shape::default(), &schedulers, 2, TIMES);
         // Alone is measured although the default takes no part.

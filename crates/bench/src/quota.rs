@@ -38,7 +38,8 @@ impl<'de> Deserialize<'de> for Quota {
         let ms = ms.and_then(|ms| u32::try_from(ms).ok());
         ms.map(Self).ok_or_else(|| {
             de::Error::custom(format_args!(
-                "quota `{text}`; possible is CPU time for each 100 ms, 1ms to 6400ms in whole milliseconds"
+                "quota `{text}`; it must be CPU time for each 100 ms, 1ms to 6400ms in whole \
+                 milliseconds"
             ))
         })
     }

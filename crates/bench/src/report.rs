@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_of_the_middle_and_what_is_no_number_is_left_out() {
+    fn median_is_of_the_middle_and_what_is_no_number_is_left_out() {
         let spread = Spread::of([3.0, f64::NAN, 1.0, 2.0]).unwrap();
         let samples = vec![3.0, 1.0, 2.0];
         assert_eq!(spread, Spread { median: 2.0, min: 1.0, max: 3.0, runs: 3, samples });
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn each_run_is_in_the_document_and_one_without_them_is_still_read() {
+    fn each_run_is_in_document_and_one_without_them_is_still_read() {
         let text = serde_json::to_string(&Spread::of([2.0, 1.0])).unwrap();
         assert!(text.ends_with(r#""runs":2,"samples":[2.0,1.0]}"#), "{text}");
         let old = r#"{"median":1.5,"min":1.0,"max":2.0,"runs":2}"#;

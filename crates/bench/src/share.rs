@@ -74,13 +74,13 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_little_gets_all_of_it() {
+    fn vm_that_wants_little_gets_all_of_it() {
         near(of_first(&[vm(100.0, 0.1), vm(100.0, 2.0), vm(100.0, 2.0)], 2.0), 1.0);
         near(of_first(&[vm(100.0, 1.0), vm(100.0, 1.0)], 2.0), 1.0);
     }
 
     #[test]
-    fn slices_share_by_weight_and_what_one_leaves_stays_in_its_slice_first() {
+    fn slices_share_by_weight_and_unused_time_stays_in_the_slice() {
         let slices = [vm(100.0, f64::INFINITY), vm(300.0, f64::INFINITY)];
         let all =
             [(vm(100.0, 4.0), 0), (vm(300.0, 4.0), 0), (vm(100.0, 4.0), 1), (vm(300.0, 4.0), 1)];

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn medians_failures_and_absences_are_told() {
+    fn medians_failures_and_absences_are_reported() {
         let text = table(&report());
         for part in [
             ".040 .03-.05",

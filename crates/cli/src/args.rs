@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 pub(crate) use traces::{AnalyzeArgs, CompareArgs, ProfileArgs, RecordArgs, RecordSource, TopArgs};
-pub(crate) use values::When;
+pub(crate) use values::HistoryTime;
 use values::{duration, process_vm, size, window};
 
 /// Keeps the vCPUs of SMP virtual machines in step.
@@ -44,8 +44,8 @@ pub(crate) enum Command {
     #[command(after_help = "Exits with 1 when it finds an affinity conflict.\n\n\
         Examples:\n  instep status\n  instep status --window 5s --json")]
     Status(StatusArgs),
-    /// The same, live in the terminal: a map of the cores, the VMs, a VM's vCPUs.
-    #[command(after_help = "Keys: ? in it tells all.\n\n\
+    /// Every VM, live in the terminal: a map of the cores, the VMs, a VM's vCPUs.
+    #[command(after_help = "Press ? in it for the keys.\n\n\
         Examples:\n  instep top\n  instep top --interval 500ms\n  instep top --once\n  \
         instep top --replay --from -2h\n  instep top --replay --json --from -1h > hour.jsonl")]
     Top(TopArgs),
@@ -69,9 +69,9 @@ pub(crate) enum Command {
         descriptors of KVM and of devices, where its memory lies, and its command line. In that the \
         values of known options for passwords are replaced; look at it before you pass a copy on. Of other processes the copies \
         hold only ids that are listed in a VM's cgroup. Only the user who made them can read them.\n\n\
-        A plan from the copies can differ from one made on this host. They do not tell vCPU threads that only \
-        QMP tells, nor which cgroups belong to root; the user who reads them decides whose VMs \
-        count. DIR/before has no memory figures.\n\n\
+        A plan from the copies can differ from one made on this host. They do not show vCPU threads that only \
+        QMP knows, nor which cgroups belong to root: there VMs of the user who reads the copies count, and \
+        those of system users. DIR/before has no memory figures.\n\n\
         Examples:\n  instep collect host1 --window 10s\n  \
         instep plan --root host1/after --before host1/before   # elsewhere"
     )]
@@ -108,7 +108,7 @@ pub(crate) enum Command {
         Examples:\n  instep record\n  instep record -d 10s -o slow.instep --vm db\n  \
         instep record -d 5s -o - | instep analyze -")]
     Record(RecordArgs),
-    /// Says of a recorded trace (Instep's, perf.data, trace.dat) which VMs lost time, to whom, and why.
+    /// Finds in a recorded trace (Instep's, perf.data, trace.dat) which VMs lost time, what had it, and why.
     #[command(
         after_help = "Exits with 1 when something was found. Record with `instep record`, `perf \
         sched record -a`\nor `trace-cmd record -e sched -e kvm:kvm_entry`.\n\n\
@@ -172,7 +172,7 @@ pub(crate) struct HostArgs {
     /// are those since each VM started.
     #[arg(long, value_name = "DIR", requires = "root")]
     pub(crate) before: Option<PathBuf>,
-    /// Time between the two copies; their /proc/uptime tells when this is not given.
+    /// Time between the two copies; that of their /proc/uptime when not given.
     #[arg(long, value_name = "TIME", requires = "before", value_parser = duration)]
     pub(crate) elapsed: Option<Duration>,
     /// How long the loads of this host are measured, 10ms to 1day [default: 1s].
@@ -197,7 +197,7 @@ pub(crate) struct StatusArgs {
     /// One row per vCPU even when there are many.
     #[arg(long)]
     pub(crate) vcpus: bool,
-    /// On a Xen host tell memory by node, too: Xen walks the page lists of all domains for it.
+    /// On a Xen host show memory by node, too: Xen walks the page lists of all domains for it.
     #[arg(long)]
     pub(crate) memory: bool,
     /// Print JSON (schema instep.status/1).
@@ -205,7 +205,7 @@ pub(crate) struct StatusArgs {
     pub(crate) json: bool,
 }
 
-/// What shall be decided.
+/// What decides, and about which VMs.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
     /// The placement policy: instep, bnn, spread, bind or none [default: instep].
@@ -214,7 +214,7 @@ pub(crate) struct PolicyArgs {
     /// Mend affinity conflicts, too, widening an initial affinity where that is needed.
     #[arg(long)]
     pub(crate) mend_conflicts: bool,
-    /// Take charge of VMs that an operator pinned by hand, too.
+    /// Place VMs that an operator pinned by hand, too.
     #[arg(long)]
     pub(crate) include_pinned: bool,
     /// Place only this VM (repeatable); the others still count as load.
@@ -309,8 +309,8 @@ pub(crate) struct RunArgs {
     /// Decide and record, change nothing.
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// The kernel scheduler: auto (where the kernel has sched_ext, Linux 6.12 or newer), kernel (or
-    /// fail) or off [default: off]. Its settings are in `[dispatch]` of --config.
+    /// The kernel scheduler: auto (where the kernel has sched_ext, Linux 6.12 or newer), kernel (the
+    /// same, or fail) or off [default: off]. Its settings are in `[dispatch]` of --config.
     #[arg(long, value_name = "MODE")]
     pub(crate) dispatch: Option<Mode>,
     /// Load the kernel scheduler although threads of VMs have core-scheduling cookies.
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_has_bounds_that_are_said() {
+    fn a_window_has_bounds_that_are_reported() {
         for (command, bad) in
             [("status", "10y"), ("plan", "10y"), ("run", "25h"), ("status", "1ms"), ("run", "1ns")]
         {

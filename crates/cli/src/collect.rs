@@ -125,7 +125,8 @@ fn summary(dir: &Path, after: &HostCopy, files: usize) -> String {
     text.push_str(&format!(" ({} in {}).\n", plural(files, "file"), dir.display()));
     if after.opaque > 0 {
         text.push_str(&format!(
-            "The copy does not tell the vCPUs of {} of them; `instep status` on it says why.\n",
+            "The copy does not show which threads are the vCPUs of {} of them; `instep status` on it \
+             says why.\n",
             after.opaque
         ));
     }
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn host_without_vms_is_copied_and_it_is_said() {
+    fn host_without_vms_is_copied_and_it_is_reported() {
         assert_eq!(
             summary_of(&[]),
             "No VM runs on this host; its topology and its load were copied (7 files in d).\n\
@@ -165,6 +166,6 @@ mod tests {
     fn vms_whose_vcpus_only_qmp_tells_are_counted() {
         let text = summary_of(&[(Vmm::QemuTcg, true), (Vmm::QemuTcg, false)]);
         assert!(text.starts_with("Copied 2 VMs with 2 vCPUs (7 files in d)."), "{text}");
-        assert!(text.contains("does not tell the vCPUs of 1 of them"), "{text}");
+        assert!(text.contains("does not show which threads are the vCPUs of 1 of them"), "{text}");
     }
 }

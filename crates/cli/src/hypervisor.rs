@@ -49,6 +49,6 @@ pub(crate) fn refuse_xen(
     instead: &str,
 ) -> anyhow::Result<()> {
     let is_xen = xen(named, copy)?.is_some();
-    anyhow::ensure!(!is_xen, "`instep {command}` does not know Xen hosts; {instead}");
+    anyhow::ensure!(!is_xen, "`instep {command}` does not work on Xen hosts; {instead}");
     Ok(())
 }

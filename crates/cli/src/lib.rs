@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_is_reported_once() {
         let cause = || io::Error::other("disk on fire");
         let error = anyhow::Error::from(instep_host::Error::read("/f", cause()));
         assert_eq!(error_text(&error), "cannot read /f: disk on fire");

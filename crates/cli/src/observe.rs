@@ -11,7 +11,7 @@ use instep_agent::observe::{
 };
 use instep_agent::published::{self, HOST, STATE_DIR, SeenRun};
 use instep_agent::vm_settings;
-use instep_agent::xen::{self, DomainObservation, Known, Memory};
+use instep_agent::xen::{self, DomainObservation, Memory, PriorScan};
 use instep_core::snapshot::Snapshot;
 use instep_core::units::{Milli, Nanos, VmId};
 use instep_host::Root;
@@ -113,7 +113,7 @@ fn observe_xen(source: &Source, args: &HostArgs, config: &Config) -> anyhow::Res
         before = Some(scan.context("the copy given with --before")?);
     }
     let elapsed = args.elapsed.map(|elapsed| Nanos(elapsed.as_nanos() as u64));
-    let known = Known { before: before.as_ref(), elapsed, journal: journal.as_ref() };
+    let known = PriorScan { before: before.as_ref(), elapsed, journal: journal.as_ref() };
     let DomainObservation { snapshot, scan, competing } =
         xen::observe_domains(source, xen::depth_of(config), &known, &mut Memory::new())?;
     warnings.extend(snapshot.topology.warnings().iter().cloned());
@@ -213,9 +213,9 @@ pub(crate) fn state_dir(named: Option<&Path>) -> anyhow::Result<StateDir> {
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|dir| dir.is_absolute()).context(
-        "there is no place for Instep's state: XDG_RUNTIME_DIR names no directory; run it as root, \
-         which placing other users' threads takes (or CAP_SYS_NICE), or set it, or name a folder \
-         with --state-dir DIR",
+        "there is no place for Instep's state, as XDG_RUNTIME_DIR names no directory; run it as \
+         root (placing other users' threads needs root or CAP_SYS_NICE), set XDG_RUNTIME_DIR, or \
+         name a folder with --state-dir DIR",
     )?;
     Ok(StateDir::at(runtime.join("instep")))
 }

@@ -7,7 +7,7 @@
 use instep_core::units::Nanos;
 use instep_report::html::STYLE;
 use instep_trace::analysis::discover::FoundVm;
-use instep_trace::analysis::{Place, Sink};
+use instep_trace::analysis::{SchedState, Sink};
 use serde::Serialize;
 
 /// Spans in the timeline: some MB of page.
@@ -57,12 +57,12 @@ impl Sink for Timeline {
         }
     }
 
-    fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos) {
+    fn span(&mut self, vm: usize, vcpu: usize, place: SchedState, since: Nanos, until: Nanos) {
         let (state, cpu) = match place {
-            Place::Running(cpu) => (0, cpu.0),
-            Place::Waiting(cpu) => (1, cpu.0),
-            Place::Waking => (2, 0),
-            Place::Blocked | Place::Unknown => return,
+            SchedState::Running(cpu) => (0, cpu.0),
+            SchedState::Waiting(cpu) => (1, cpu.0),
+            SchedState::Waking => (2, 0),
+            SchedState::Blocked | SchedState::Unknown => return,
         };
         if self.count >= MAX_SPANS {
             self.cut.get_or_insert(since);
@@ -108,7 +108,7 @@ mod tests {
         let vm = FoundVm { name: "a".to_owned(), pid: None, vcpus: vec![(0, 1)] };
         timeline.begin(&[vm], Nanos(0));
         for span in 0..MAX_SPANS as u64 + 5 {
-            timeline.span(0, 0, Place::Waking, Nanos(span * 1000), Nanos(span * 1000 + 500));
+            timeline.span(0, 0, SchedState::Waking, Nanos(span * 1000), Nanos(span * 1000 + 500));
         }
         assert_eq!(timeline.rows[0].spans.len(), MAX_SPANS);
         assert_eq!(timeline.cut, Some(Nanos(MAX_SPANS as u64 * 1000)));

@@ -105,7 +105,7 @@ fn open_to_all(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = std::fs::Permissions::from_mode(0o644);
     if let Err(error) = std::fs::set_permissions(path, mode) {
-        tracing::warn!("{} stays its owner's alone: {error}", path.display());
+        tracing::warn!("only the owner can read {}: {error}", path.display());
     }
 }
 
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_told_by_its_own_name() {
+    fn unwritable_file_is_reported_by_its_own_name() {
         let said = |to: &str| match Pending::new(Path::new(to)) {
             Ok(_) => panic!("{to} can be written"),
             Err(error) => crate::error_text(&error),

@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_own_cost_is_told_with_what_is_not_counted_of_it() {
+    fn its_own_cost_is_reported_with_what_is_not_counted_of_it() {
         let duration = Duration::from_secs(10);
         let cost = Duration::from_millis(30);
         let summary = Summary { duration, cost, ..Summary::default() };

@@ -80,8 +80,8 @@ fn has_journal(state: &StateDir, is_named: bool) -> anyhow::Result<bool> {
     let has_directory = is_there(state.path())?;
     anyhow::ensure!(
         has_directory || !is_named,
-        "there is no state directory {}, so nothing was restored; name the one that `instep run` had \
-         with --state-dir DIR, or none for the default or, with --to-cpuset, for one that is lost",
+        "there is no state directory {}, so nothing was restored; give the --state-dir DIR of \
+         that `instep run`, or none if that had none; `instep restore --to-cpuset` needs none",
         state.path().display()
     );
     if !has_directory {
@@ -231,7 +231,7 @@ mod tests {
     use clap::Parser as _;
 
     #[test]
-    fn monitor_of_a_run_that_was_killed_is_restored_without_a_journal() {
+    fn monitor_of_run_that_was_killed_is_restored_without_a_journal() {
         monitor_is_removed(&["instep", "restore"]);
     }
 

@@ -120,7 +120,7 @@ fn what_is_known_to_differ_may_not_differ_more() {
 }
 
 #[test]
-fn cells_of_another_bpf_are_told_and_those_of_this_one_are_not() {
+fn only_cells_of_another_bpf_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("other.json");
     let warnings = |bpf: &str| {

@@ -112,7 +112,7 @@ fn text_fits_80_columns_and_names_the_cause() {
 }
 
 #[test]
-fn who_sleeps_often_is_not_said_to_spin_however_short_its_sleeps_are() {
+fn vm_of_many_short_sleeps_is_not_called_spinning() {
     // Siblings on one CPU run for 1 ms each, sleep for 10 us of it and wait for the rest; the others
     // sleep as long, but once in 50 ms.
     let taking_turns = |turns: u64, length: u64| {
@@ -160,7 +160,7 @@ fn piped(data: &[u8], options: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn every_format_is_read_from_standard_input_be_it_a_pipe_or_a_file() {
+fn every_format_is_read_from_standard_input_be_it_pipe_or_a_file() {
     for data in [perf_pipe(&events(), 20, None), perf_file(&events(), 20), dat_6(&events(), &[])] {
         let (_dir, path) = made("trace", &data);
         let file = Command::new(env!("CARGO_BIN_EXE_instep"))
@@ -238,7 +238,7 @@ fn the_page_of_a_made_trace_shows_what_it_showed() {
 }
 
 #[test]
-fn the_heat_map_shows_where_siblings_were_stacked_and_for_how_long() {
+fn heat_map_shows_where_siblings_were_stacked_and_for_how_long() {
     use TracepointFields::Switch;
     // Of 100 ms both were on CPU 0 for 50 and on CPU 1 for 25.
     let (dir, path) = schedule(&[
@@ -304,7 +304,7 @@ fn recorded_of(events: &[MadeEvent], head: &Head, end: &End) -> Vec<u8> {
 }
 
 #[test]
-fn what_no_event_and_no_counter_tells_is_null_and_no_good_number() {
+fn figure_without_an_event_or_counter_is_null() {
     let vcpus = [(0, 31), (1, 32)].map(|(index, tid)| VcpuHead { index, tid }).to_vec();
     let quiet = VmHead { name: "quiet".to_owned(), pid: 30, vcpus, weight: None };
     let head = Head { vms: vec![quiet], ..Head::default() };
@@ -346,7 +346,7 @@ fn a_recording_of_one_vm_speaks_of_that_vm_only() {
     assert_eq!((names, json["lost"].as_u64()), (vec!["vm-10"], Some(0)));
     let cut = dir.path().join("cut.instep");
     fs::write(&cut, &bytes[..bytes.len() - 10]).unwrap();
-    analyze(&cut, &[]).expect(1).says(&["the trace is not whole"]);
+    analyze(&cut, &[]).expect(1).says(&["the trace is incomplete"]);
 }
 
 #[test]
@@ -409,7 +409,7 @@ fn what_cannot_be_used_says_what_to_do_and_exits_with_2() {
 }
 
 #[test]
-fn a_bad_file_among_others_does_not_keep_them_from_being_analysed() {
+fn bad_file_among_others_does_not_keep_them_from_being_analysed() {
     let (_dir, good) = made("perf.data", &perf_file(&events(), 20));
     let (_dir, empty) = made("empty", b"");
     let (good, empty) = (good.to_str().unwrap(), empty.to_str().unwrap());

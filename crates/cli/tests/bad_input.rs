@@ -74,7 +74,7 @@ fn vcpu(index: u32) -> String {
 const OBSERVERS: [&str; 3] = ["topology", "status", "plan"];
 
 #[test]
-fn a_root_that_holds_no_host_is_refused_with_what_it_should_hold() {
+fn root_that_holds_no_host_is_refused_with_what_it_should_hold() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
     for command in OBSERVERS {
@@ -142,7 +142,7 @@ fn truncated_numa_maps_is_named_and_counts_what_is_whole() {
 }
 
 #[test]
-fn threads_that_vanish_or_whose_files_are_cut_harm_nobody() {
+fn threads_that_vanish_or_have_cut_files_harm_nothing() {
     let (zero, one) = (vcpu(0), vcpu(1));
     let cases: [(&str, Copy, usize); 9] = [
         ("no stat of a thread", Copy::new().without(&format!("{zero}/stat")), 2),
@@ -165,7 +165,7 @@ fn threads_that_vanish_or_whose_files_are_cut_harm_nobody() {
 }
 
 #[test]
-fn loads_that_cannot_be_read_are_told_in_json_and_in_text() {
+fn loads_that_cannot_be_read_are_reported_in_json_and_in_text() {
     let mut copy = Copy::new();
     for file in ["stat", "schedstat"] {
         copy = copy.without(&format!("{}/{file}", vcpu(0))).without(&format!("{}/{file}", vcpu(1)));
@@ -180,7 +180,7 @@ fn loads_that_cannot_be_read_are_told_in_json_and_in_text() {
 }
 
 #[test]
-fn memory_that_is_not_in_a_copy_is_told() {
+fn memory_that_is_not_in_a_copy_is_reported() {
     let copy = Copy::new().without(&format!("proc/{PID}/numa_maps"));
     let told = copy.run(&["status", "--json"]).expect(0).json();
     let warnings = list(&told, "warnings");
@@ -210,7 +210,7 @@ fn copies_in_the_wrong_order_or_alone_are_refused() {
 }
 
 #[test]
-fn a_wrong_command_line_is_told_what_would_be_right() {
+fn wrong_command_line_is_answered_with_the_right_one() {
     for (args, said) in [
         (&["plan", "--policy", "best"][..], "unknown policy `best`; known are instep, bnn"),
         (&["run", "--interval", "60"], "durations look like 4ms, 60s or 5m"),
@@ -241,7 +241,7 @@ fn scenarios() -> PathBuf {
 }
 
 #[test]
-fn a_scenario_of_another_command_is_told_which_one_reads_it() {
+fn scenario_of_another_command_names_that_command() {
     let file = |name: &str| scenarios().join(name).to_str().unwrap().to_owned();
     let (lab, sim) = (file("lab/hello.toml"), file("sim/spinning.toml"));
     let published = file("published/stacking.toml");
@@ -264,7 +264,7 @@ fn a_scenario_of_another_command_is_told_which_one_reads_it() {
 }
 
 #[test]
-fn a_scenario_that_is_not_there_is_told_the_nearest_or_where_it_was_looked_for() {
+fn missing_scenario_is_answered_by_the_nearest_names() {
     let dir = tempfile::tempdir().unwrap();
     let at = |dir: &Path, args: &[&str]| {
         let mut command = binary(env!("CARGO_BIN_EXE_instep"));
@@ -292,7 +292,7 @@ fn a_scenario_that_is_not_there_is_told_the_nearest_or_where_it_was_looked_for()
 
 /// /proc holds no directory that could be made, whoever asks.
 #[test]
-fn without_a_place_for_cache_or_state_the_variable_to_set_is_said() {
+fn without_a_cache_or_state_place_the_variable_to_set_is_named() {
     let hello = scenarios().join("lab/hello.toml");
     let none = |args: &[&str], home: Option<&str>| {
         let mut command = binary(env!("CARGO_BIN_EXE_instep"));
@@ -334,7 +334,7 @@ fn without_a_place_for_cache_or_state_the_variable_to_set_is_said() {
 }
 
 #[test]
-fn a_bad_configuration_is_named_with_file_and_line_and_nothing_begins() {
+fn bad_configuration_is_named_with_file_and_line() {
     let dir = tempfile::tempdir().unwrap();
     let (config, state) = (dir.path().join("instep.toml"), dir.path().join("state"));
     for (toml, said) in [
@@ -398,7 +398,7 @@ fn a_process_as_a_vm_needs_the_kernel_scheduler() {
 }
 
 #[test]
-fn a_configuration_that_is_wrong_or_half_written_is_named_by_line_and_nothing_is_done() {
+fn wrong_configuration_is_named_by_line_and_nothing_is_done() {
     let dir = tempfile::tempdir().unwrap();
     let (file, state) = (dir.path().join("i.toml"), dir.path().join("state"));
     let vm = |text: &str| format!("[dispatch]\nmode = \"off\"\n[dispatch.vm.web]\n{text}");
@@ -421,7 +421,7 @@ fn a_configuration_that_is_wrong_or_half_written_is_named_by_line_and_nothing_is
 }
 
 #[test]
-fn settings_of_vms_while_the_kernel_scheduler_is_off_are_told() {
+fn settings_of_vms_while_kernel_scheduler_is_off_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("i.toml");
     fs::write(&file, "[dispatch.vm.web]\nweight = 200\n").unwrap();
@@ -434,7 +434,7 @@ fn settings_of_vms_while_the_kernel_scheduler_is_off_are_told() {
 }
 
 #[test]
-fn a_kernel_scheduler_that_was_demanded_and_cannot_be_ends_the_run_with_nothing_changed() {
+fn dispatch_kernel_that_cannot_load_ends_the_run_unchanged() {
     if Path::new("/sys/kernel/sched_ext").exists() {
         return instep_madehost::skip::note(
             "this kernel has sched_ext: loading is the lab's to test",
@@ -496,7 +496,7 @@ fn a_state_directory_that_cannot_be_used_is_refused() {
 }
 
 #[test]
-fn a_run_without_a_configuration_file_or_a_change_claims_neither() {
+fn run_without_a_configuration_file_or_a_change_claims_neither() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = binary(env!("CARGO_BIN_EXE_instep"));
     // By a name that no VM has, nothing is changed.
@@ -536,7 +536,7 @@ fn a_reader_that_goes_away_ends_the_output_quietly() {
 }
 
 #[test]
-fn a_single_run_whose_reader_is_gone_is_fine_and_a_full_disk_is_failed_work() {
+fn closed_pipe_is_fine_and_full_disk_fails_a_single_run() {
     for json in [&["--json"][..], &[]] {
         let dir = tempfile::tempdir().unwrap();
         let run = |stdout: Stdio| {
@@ -560,7 +560,7 @@ fn a_single_run_whose_reader_is_gone_is_fine_and_a_full_disk_is_failed_work() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_a_full_error_log_harms_nothing() {
+fn a_full_disk_is_reported_and_a_full_error_log_harms_nothing() {
     let full = || File::options().write(true).open("/dev/full").unwrap();
     let copy = Copy::new().with("sys/devices/system/cpu/online", "what");
     let root = copy.0.path().to_str().unwrap();
@@ -575,7 +575,7 @@ fn a_full_disk_is_told_and_a_full_error_log_harms_nothing() {
 }
 
 #[test]
-fn a_name_that_no_vm_has_ends_a_single_run_and_leaves_no_journal() {
+fn name_that_no_vm_has_ends_a_single_run_and_leaves_no_journal() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let mut command = binary(env!("CARGO_BIN_EXE_instep"));

@@ -145,7 +145,7 @@ fn one_copy_gives_the_loads_since_each_vm_started() {
 }
 
 #[test]
-fn a_length_that_contradicts_the_uptimes_is_told_and_a_missing_uptime_only_where_it_matters() {
+fn window_that_contradicts_uptimes_is_reported() {
     let copies = Copies::of(&two_nodes());
     let before = copies.dir("before");
     let warnings = |more: &[&str]| {
@@ -230,7 +230,7 @@ fn assert_has(value: &Value, shape: &Value) {
 /// Two nodes of 4 cores, and a VM of two guest nodes of 4 vCPUs: of the first, 3000 MiB lie on node
 /// 0 and 1000 on node 1, of the second 2500 on node 1.
 #[test]
-fn stray_memory_of_one_guest_node_of_a_split_vm_comes_to_its_vcpus() {
+fn stray_memory_of_one_guest_node_of_split_vm_comes_to_its_vcpus() {
     let mut large = vm("large", 8, 900, &[3010, 3500]);
     let part = |vcpus: std::ops::Range<u32>, resident: &[(u32, u64)]| GuestNodeSpec {
         vcpus: vcpus.collect(),
@@ -322,7 +322,7 @@ fn uuid(copies: &Copies, name: &str) -> String {
 }
 
 #[test]
-fn virsh_is_told_nothing_of_vms_that_claim_to_be_libvirts() {
+fn virsh_script_omits_vms_that_claim_to_be_libvirts() {
     let mut made = two_nodes();
     // A user's own process with the command line of libvirt's VM.
     let cgroup = "/user.slice/user-1000.slice/machine-qemu\\x2d1\\x2dweb.scope";
@@ -337,7 +337,7 @@ fn virsh_is_told_nothing_of_vms_that_claim_to_be_libvirts() {
 }
 
 #[test]
-fn virsh_is_told_nothing_of_a_uuid_that_two_vms_have() {
+fn virsh_script_omits_a_uuid_that_two_vms_have() {
     let made = two_nodes();
     let copies = Copies::of(&made);
     let [web, db] = ["web", "db"].map(|name| uuid(&copies, name));
@@ -469,7 +469,7 @@ fn a_conflict_makes_status_a_finding_and_a_plan_none() {
 }
 
 #[test]
-fn conflict_of_a_vm_that_does_not_count_is_shown_and_is_no_finding() {
+fn conflict_of_vm_that_does_not_count_is_shown_and_is_no_finding() {
     let one = instep_core::idset::CpuSet::parse_list("3").unwrap();
     let made = host(HostSpec::new(1, 4), [vm("web", 2, 300, &[64]).pinned(&one)]);
     let copies = Copies::of(&made);
@@ -546,7 +546,7 @@ fn what_a_quota_keeps_from_a_vm_is_shown_apart_from_steal() {
 }
 
 #[test]
-fn a_host_without_vms_is_told_what_was_looked_for_and_names_the_demo() {
+fn host_without_vms_lists_what_was_sought_and_names_the_demo() {
     let copies = Copies::of(&MadeHost::new(HostSpec::new(1, 2)));
     let none = copies.both(&["status"]).expect(0);
     for word in ["No VM", "instep demo"] {

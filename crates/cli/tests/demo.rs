@@ -34,7 +34,7 @@ fn names_in(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_demo_brings_guests_home_proves_it_draws_it_and_leaves_nothing() {
+fn demo_brings_guests_home_proves_it_draws_it_and_leaves_nothing() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let (temporary, output) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let page = output.path().join("page.html");

@@ -120,7 +120,7 @@ fn parallel(json: &Value, theory: f64) -> bool {
 
 /// Whether others took so much that there is no advice.
 fn is_disturbed(json: &Value) -> bool {
-    json["no_advice"].as_str().is_some_and(|why| why.starts_with("others had the CPUs"))
+    json["no_advice"].as_str().is_some_and(|why| why.starts_with("other threads had the CPUs"))
 }
 
 /// The last line that `instep-load` printed.
@@ -130,7 +130,7 @@ fn own_count(ran: &Ran) -> Value {
 }
 
 #[test]
-fn a_blocking_barrier_is_of_type_3_and_uses_the_cpu_time_it_counts_itself() {
+fn blocking_barrier_is_of_type_3_and_counts_its_cpu_time() {
     let Some(load) = load().filter(|_| may_measure()) else { return };
     let command =
         format!("{} barrier --threads 2 --kind block --phase 1ms --duration 2s", load.display());
@@ -148,7 +148,7 @@ fn a_blocking_barrier_is_of_type_3_and_uses_the_cpu_time_it_counts_itself() {
 }
 
 #[test]
-fn a_spinning_barrier_never_blocks_and_its_spinning_is_no_parallelism() {
+fn spinning_barrier_never_blocks_and_is_no_parallelism() {
     let Some(load) = load().filter(|_| may_measure()) else { return };
     let command = format!(
         "{} barrier --threads 2 --kind spin --phase 1ms --imbalance 60% --duration 2s",
@@ -202,7 +202,7 @@ fn a_balanced_spinner_is_no_blocking_program_of_long_phases() {
     let ran = instep(&args.into_iter().chain(command.split_whitespace()).collect::<Vec<_>>());
     let json = ran.json();
     if is_disturbed(&json) || number(&json, "/profile/busy_waiting") < 0.01 {
-        return skip::note("others had the CPUs: the scenario is not looked at");
+        return skip::note("other threads had the CPUs: the scenario is not looked at");
     }
     let written = std::fs::read_to_string(&file).unwrap();
     assert!(written.contains("barrier --threads 2 --kind spin"), "{written}");
@@ -289,7 +289,7 @@ fn the_scenario_behaves_in_the_simulator_as_the_program_does() {
         let ran = instep(&args.into_iter().chain(command.split_whitespace()).collect::<Vec<_>>());
         let json = ran.json();
         if is_disturbed(&json) {
-            skip::note("others had the CPUs: no scenario is written");
+            skip::note("other threads had the CPUs: no scenario is written");
             continue;
         }
         let sim = instep(&["sim", file, "--json"]).expect(0).json();
@@ -362,7 +362,7 @@ fn a_process_is_watched_for_the_time_that_is_given() {
     assert!((0.3e9..20e9).contains(&elapsed), "{elapsed}");
     assert!(number(&json, "/profile/run_ns") > 0.0);
     if is_disturbed(&json) {
-        return skip::note("others had the CPUs: there is no advice");
+        return skip::note("other threads had the CPUs: there is no advice");
     }
     assert_eq!(json["advice"]["co_scheduling"], "alone");
 }
@@ -409,8 +409,8 @@ fn text_fits_80_columns_and_the_page_holds_its_data() {
     ];
     let ran = instep(&args);
     assert!(ran.stdout.lines().all(|line| line.chars().count() <= 80), "{}", ran.stdout);
-    if ran.stdout.contains("none: others had the CPUs") {
-        return skip::note("others had the CPUs: there is neither potential nor advice");
+    if ran.stdout.contains("none: other threads had the CPUs") {
+        return skip::note("other threads had the CPUs: there is neither potential nor advice");
     }
     for part in ["parallelism", "type", "Potential on a VM", "Advice", "placement policy `instep`"]
     {
@@ -429,7 +429,7 @@ fn text_fits_80_columns_and_the_page_holds_its_data() {
 }
 
 #[test]
-fn who_hardly_runs_gets_no_type_and_no_advice_but_the_reason() {
+fn program_that_hardly_runs_gets_a_reason_in_place_of_advice() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("p.html");
     let options = ["profile", "--html", page.to_str().unwrap(), "--json", "--", "sleep", "0.5"];
@@ -486,7 +486,7 @@ fn a_failed_command_is_a_finding_and_wrong_use_is_explained() {
 }
 
 #[test]
-fn orphans_of_a_command_are_watched_and_its_output_is_kept_apart() {
+fn orphans_of_command_are_watched_and_its_output_is_kept_apart() {
     let script = "sh -c 'sleep 0.2; n=30000; while [ $n -gt 0 ]; do n=$((n-1)); done' & echo hello";
     let ran = instep(&["profile", "--json", "--", "sh", "-c", script]);
     let json = ran.json();

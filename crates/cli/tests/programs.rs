@@ -103,7 +103,7 @@ fn laboratory_that_cannot_be_run_is_an_error_of_the_environment() {
 }
 
 #[test]
-fn laboratory_refuses_an_instep_that_is_missing_or_of_another_build() {
+fn laboratory_refuses_instep_that_is_missing_or_of_another_build() {
     if !instep_madehost::skip::may_take_long() {
         return;
     }

@@ -9,7 +9,7 @@ mod common;
 use common::instep;
 
 #[test]
-fn the_list_has_every_experiment_with_its_figures_and_runs_nothing() {
+fn list_has_every_experiment_with_its_figures_and_runs_nothing() {
     let found = instep(&["reproduce", "--list", "--json"]);
     assert_eq!(found.code, Some(0), "{}", found.stderr);
     let json: serde_json::Value = serde_json::from_str(&found.stdout).unwrap();
@@ -38,7 +38,7 @@ fn the_smallest_experiment_agrees_and_is_drawn() {
 }
 
 #[test]
-fn unknown_names_and_unwritable_pages_are_refused_before_anything_runs() {
+fn bad_names_and_unwritable_pages_are_refused_before_any_run() {
     let found = instep(&["reproduce", "luck"]);
     assert_eq!(found.code, Some(2));
     assert!(found.stderr.contains("known are all, stacking"), "{}", found.stderr);
@@ -58,7 +58,7 @@ fn the_list_is_a_summary_and_that_of_one_has_its_rows() {
 }
 
 #[test]
-fn several_experiments_are_listed_once_each_in_the_order_asked_for() {
+fn several_experiments_are_listed_once_each_in_order_asked_for() {
     let found = instep(&["reproduce", "--list", "--json", "types", "stacking", "types"]);
     assert_eq!(found.code, Some(0), "{}", found.stderr);
     let json: serde_json::Value = serde_json::from_str(&found.stdout).unwrap();

@@ -92,7 +92,7 @@ fn built_in_scenario_gives_what_its_file_gives() {
 }
 
 #[test]
-fn numbers_of_another_scheduler_than_asked_for_are_said_to_be_left_out() {
+fn tuning_of_another_scheduler_is_reported_as_left_out() {
     let (_dir, path) = file(&GOOD.replace("[host]", "tuning = { latency = \"1ms\" }\n[host]"));
     let path = path.to_str().unwrap();
     let run = |more: &[&str]| instep(&[&["sim", path, "--json"], more].concat());
@@ -114,7 +114,7 @@ fn every_scheduler_runs_the_same_scenario() {
 }
 
 #[test]
-fn a_swarm_repeats_to_the_byte_and_a_sound_schedule_passes_its_check() {
+fn swarm_repeats_to_byte_and_a_sound_schedule_passes_its_check() {
     if !instep_madehost::skip::may_take_long() {
         return;
     }
@@ -133,7 +133,7 @@ fn a_swarm_repeats_to_the_byte_and_a_sound_schedule_passes_its_check() {
 }
 
 #[test]
-fn a_swarm_that_cannot_write_its_finding_is_refused_before_it_runs() {
+fn swarm_that_cannot_write_its_finding_is_refused_before_it_runs() {
     let args = ["sim", "--swarm", "2", "--scheduler", "balance", "--out"];
     let ran = instep(&[&args[..], &["/nowhere/small.toml"]].concat());
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
@@ -253,7 +253,7 @@ fn bad_input_is_answered_with_file_line_and_reason() {
 }
 
 #[test]
-fn what_it_is_about_and_memory_need_not_be_said() {
+fn description_and_memory_may_be_left_out() {
     let (_dir, path) =
         file(&GOOD.replace("about = \"two VMs\"", "").replace("[host]", "[host]\nx = 1"));
     let ran = instep(&["sim", path.to_str().unwrap()]);
@@ -266,7 +266,7 @@ fn what_it_is_about_and_memory_need_not_be_said() {
 }
 
 #[test]
-fn an_impossible_host_of_a_file_is_refused_with_the_file_and_the_reason() {
+fn impossible_host_is_refused_with_file_and_reason() {
     let shape = "cores = 2\nmemory = \"4GiB\"";
     let (dir, path) = file(&GOOD.replacen(shape, "topology = \"t.json\"", 1));
     let text = r#"{"schema":"instep.topology/1",
@@ -338,7 +338,7 @@ fn a_check_and_a_swarm_tell_their_result_in_json() {
 }
 
 #[test]
-fn what_is_no_scenario_is_told_with_the_next_step() {
+fn what_is_no_scenario_is_reported_with_the_next_step() {
     let guests = GOOD.find("[[guest]]").unwrap();
     let (dir, path) = file(&GOOD[..guests]);
     let shown = path.to_str().unwrap();
@@ -497,7 +497,7 @@ fn cells(path: &Path) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn a_sweep_has_every_combination_and_its_runs_are_those_of_single_ones() {
+fn sweep_has_every_combination_and_equals_single_runs() {
     let (dir, path) = file(GOOD);
     let (out, path) = (dir.path().join("out.csv"), path.to_str().unwrap());
     let page = dir.path().join("page.html");

@@ -145,7 +145,7 @@ fn scripts_of_another_hypervisor_are_refused() {
 }
 
 #[test]
-fn copy_that_is_none_of_a_xen_host_is_told() {
+fn copy_that_is_none_of_a_xen_host_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     instep(&["status", "--root", dir.path().to_str().unwrap(), "--hypervisor", "xen"])
         .expect(2)
@@ -164,7 +164,7 @@ fn two_copies_without_a_time_need_one() {
 }
 
 #[test]
-fn without_xl_it_is_told_what_is_missing() {
+fn without_xl_the_missing_program_is_named() {
     let mut command = binary(env!("CARGO_BIN_EXE_instep"));
     let ran =
         Started::new(command.args(["status", "--hypervisor", "xen"]).env("PATH", "/nowhere")).end();
@@ -176,7 +176,7 @@ fn without_xl_it_is_told_what_is_missing() {
 }
 
 #[test]
-fn machine_without_xen_is_told_in_the_words_of_xl() {
+fn machine_without_xen_is_reported_in_the_words_of_xl() {
     let xen = Xen::with(
         "echo 'xencall: error: Could not obtain handle on privileged command interface: No such file or \
          directory' >&2; exit 1",
@@ -335,7 +335,7 @@ fn guardian_puts_affinities_back_when_the_run_is_killed() {
 }
 
 #[test]
-fn without_a_guardian_the_next_run_puts_back_what_a_killed_one_left() {
+fn without_a_guardian_next_run_puts_back_what_a_killed_one_left() {
     let xen = Xen::of(CONFLICT);
     let state = xen.path("state");
     let state = ["--state-dir", state.to_str().unwrap()];
@@ -397,11 +397,11 @@ fn top_draws_a_xen_host_again_and_again() {
 }
 
 #[test]
-fn commands_that_do_not_know_xen_say_so() {
+fn commands_that_do_not_work_on_xen_say_so() {
     let copy = copy(CONFLICT);
     let root = ["--root", copy.to_str().unwrap()];
     let ran = instep(&[&["advise", "--vcpus", "2", "--memory", "1GiB"][..], &root].concat());
-    assert!(ran.stderr.contains("`instep advise` does not know Xen hosts"), "{}", ran.all());
+    assert!(ran.stderr.contains("`instep advise` does not work on Xen hosts"), "{}", ran.all());
     let ran = instep(&[&["top", "--once"][..], &root].concat());
     assert!(ran.code == Some(0) && ran.stdout.contains("four"), "{}", ran.all());
 }

@@ -13,9 +13,9 @@
 //! where it lacks CPU time. So a scheduler that knows no tree comes to the same shares when it takes what leaves are entitled to
 //! for their weights.
 
-mod weigher;
+mod demand;
 
-pub use weigher::{SeenGroup, SeenVm, Weigher};
+pub use demand::{DemandTracker, SeenGroup, SeenVm};
 
 use std::collections::BTreeMap;
 
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_nothing_is_entitled_to_what_it_would_have() {
+    fn idle_vm_is_entitled_to_what_it_would_have() {
         let groups = [group(2, 0, 100.0, 0.0), group(3, 0, 100.0, 0.0), group(4, 0, 300.0, 4.0)];
         let all = entitled(4.0, &groups, &[vm(2, 0.0, 2.0), vm(3, 0.0, 0.5)]);
         assert!(near(all.vms[0], 1.0) && near(all.vms[1], 0.5), "{all:?}");
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_is_divided_among_those_below_it_and_the_rest_is_the_others() {
+    fn limit_is_divided_among_those_below_it_and_rest_is_the_others() {
         let groups = [
             Group { most: 1.5, ..group(2, 0, 100.0, 0.0) },
             group(3, 2, 100.0, 0.0),
@@ -464,7 +464,7 @@ mod tests {
         }
 
         #[test]
-        fn who_lacks_time_fills_the_host_with_the_others(
+        fn vm_that_lacks_time_fills_the_host_with_the_others(
             weights in prop::collection::vec((1u32..1000, 0u32..30), 2..20),
         ) {
             let groups: Vec<Group> = weights

@@ -85,24 +85,24 @@ mod tests {
     use serde::de::IntoDeserializer;
 
     #[test]
-    fn a_number_without_a_unit_is_told_what_would_be_right() {
-        type Said = serde::de::value::Error;
+    fn number_without_a_unit_is_answered_with_the_right_form() {
+        type Failed = serde::de::value::Error;
         let what = "a size such as \"64MiB\"";
-        let from = IntoDeserializer::<Said>::into_deserializer("2GiB");
+        let from = IntoDeserializer::<Failed>::into_deserializer("2GiB");
         assert_eq!(text(from, what).unwrap(), "2GiB");
-        let from = IntoDeserializer::<Said>::into_deserializer(64u64);
+        let from = IntoDeserializer::<Failed>::into_deserializer(64u64);
         let said = text(from, what).unwrap_err().to_string();
         assert!(said.contains("integer `64`, expected a size such as \"64MiB\""), "{said}");
     }
     #[test]
-    fn what_is_no_number_and_no_list_is_told_what_would_be_right() {
-        type Said = serde::de::value::Error;
-        let from = |text: &'static str| IntoDeserializer::<Said>::into_deserializer(text);
-        let number = IntoDeserializer::<Said>::into_deserializer(-7i64);
+    fn wrong_value_is_answered_with_the_right_form() {
+        type Failed = serde::de::value::Error;
+        let from = |text: &'static str| IntoDeserializer::<Failed>::into_deserializer(text);
+        let number = IntoDeserializer::<Failed>::into_deserializer(-7i64);
         assert_eq!(whole(number, "a weight").unwrap(), -7);
         let said = whole(from("7"), "a weight").unwrap_err().to_string();
         assert!(said.contains("string \"7\", expected a weight"), "{said}");
-        let list = IntoDeserializer::<Said>::into_deserializer(vec!["a", "b"]);
+        let list = IntoDeserializer::<Failed>::into_deserializer(vec!["a", "b"]);
         assert_eq!(words(list, "a list").unwrap(), ["a", "b"]);
         let said = words(from("a"), "a list such as [\"a\"]").unwrap_err().to_string();
         assert!(said.contains("string \"a\", expected a list such as [\"a\"]"), "{said}");

@@ -125,14 +125,14 @@ mod tests {
     }
 
     #[test]
-    fn those_who_change_items_all_have_one() {
+    fn all_that_change_items_have_one() {
         assert_eq!(matched(&["0-1", "0", "1-2", "2-3"]), []);
         assert_eq!(matched(&["0", "1", "0-1,9"]), []);
         assert_eq!(matched(&["", ""]), []);
     }
 
     #[test]
-    fn groups_with_too_little_are_told_apart_and_joined_where_they_meet() {
+    fn short_groups_are_found_apart_and_joined_where_they_meet() {
         let two = [(vec![0, 1], "0".to_string()), (vec![2, 4], "5".to_string())];
         assert_eq!(matched(&["0", "0", "5", "6", "5"]), two);
         assert_eq!(matched(&["0", "0", "0-1", "1"]), [(vec![0, 1, 2, 3], "0-1".to_string())]);
@@ -141,7 +141,7 @@ mod tests {
     proptest! {
         /// Hall's theorem, by all subsets.
         #[test]
-        fn a_group_is_found_where_and_only_where_some_subset_has_too_little(
+        fn group_is_found_where_and_only_where_some_subset_has_too_little(
             masks in proptest::collection::vec(1u32..64, 1..7),
         ) {
             let set = |mask: &u32| (0..6).filter(|bit| mask >> bit & 1 == 1).map(CpuId).collect();

@@ -163,7 +163,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn time_with_siblings_on_one_cpu_is_stacked_once_however_many_cpus_hold_them() {
+    fn stacked_time_counts_once_however_many_cpus_are_stacked() {
         let mut meter = VmMeter::default();
         meter.stacked(10, 1);
         meter.stacked(20, 1);
@@ -203,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn shares_use_all_there_is_and_nobody_gets_more_than_it_wants(
+        fn shares_use_all_there_is_and_exceed_no_demand(
             capacity in 0u64..100_000,
             claims in proptest::collection::vec((1u64..10_000, 0u64..50_000), 1..20),
         ) {

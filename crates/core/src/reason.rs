@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Where a VM is placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Where {
+pub struct VmPlace {
     /// The nodes.
     pub nodes: NodeSet,
     /// The CPUs, where they are not all of these nodes: those of some last-level caches.
@@ -24,7 +24,7 @@ pub struct Where {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The place.
-    pub place: Where,
+    pub place: VmPlace,
     /// The VM's vCPUs.
     pub vcpus: usize,
     /// Whether it was there before.
@@ -37,7 +37,7 @@ pub struct Placement {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Against {
     /// Where it was, or the best of all others if it was placed before, or nowhere.
-    pub place: Where,
+    pub place: VmPlace,
     /// What the chosen place saves.
     pub saved: Saved,
 }
@@ -320,7 +320,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Where {
+impl fmt::Display for VmPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Named("node", &self.nodes))?;
         self.cpus.as_ref().map_or(Ok(()), |cpus| write!(f, " ({})", Named("CPU", cpus)))

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_history_is_told() {
+    fn what_is_no_history_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let error = Cursor::open(dir.path()).unwrap_err().to_string();
         assert!(error.contains("holds no history"), "{error}");

@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_moments_are_left_out_and_told() {
+    fn lines_that_are_no_moments_are_left_out_and_reported() {
         let text = format!("{}no moment\n{}", line(1), line(2));
         let segment = Segment::parse(text.as_bytes());
         assert_eq!(

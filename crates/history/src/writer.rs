@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn segment_of_a_killed_writer_is_read_up_to_its_last_whole_moment() {
+    fn segment_of_killed_writer_is_read_up_to_its_last_whole_moment() {
         let dir = tempfile::tempdir().unwrap();
         let mut writer = Writer::open(dir.path(), LEAST_SIZE).unwrap();
         let mut whole = Vec::new();

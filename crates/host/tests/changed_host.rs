@@ -89,7 +89,7 @@ impl Drop for Scene {
 }
 
 #[test]
-fn cpus_outside_the_cpuset_are_refused_or_dropped_and_told() {
+fn cpus_outside_the_cpuset_are_refused_or_dropped_and_reported() {
     let Some(mut scene) = Scene::new("outside") else { return };
     scene.allow("0");
     let Applied::Failed(error) = scene.place("0", "1") else { panic!("not refused") };
@@ -113,7 +113,7 @@ fn a_restored_thread_follows_its_cpuset_as_one_never_touched() {
 }
 
 #[test]
-fn a_thread_found_in_a_narrow_cpuset_gets_the_wide_one_after_restore() {
+fn thread_found_in_a_narrow_cpuset_gets_wide_one_after_restore() {
     let Some(mut scene) = Scene::new("widens") else { return };
     scene.allow("0-1");
     assert!(matches!(scene.place("0-1", "1"), Applied::Set));

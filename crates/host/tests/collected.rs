@@ -333,7 +333,7 @@ fn definition_that_cannot_be_read_is_not_in_the_copy_as_it_is() {
 }
 
 #[test]
-fn daemons_that_move_threads_are_known_in_a_copy_by_their_names_alone() {
+fn daemons_that_move_threads_are_known_in_a_copy_by_name() {
     let mut made = MadeHost::new(HostSpec::new(2, 4));
     made.push(VmSpec::new("vm", Vmm::Libvirt, 2, NodeId(0), Bytes::from_mib(64)));
     (made.numa_balancing, made.daemons) = (1, vec!["numad"]);

@@ -74,7 +74,7 @@ fn programs_of_sched_idle_on_one_cpu_are_no_load_of_many() {
 }
 
 #[test]
-fn programs_that_compute_want_more_than_the_cpus_that_they_share() {
+fn programs_that_compute_want_more_than_cpus_that_they_share() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let root = Root::live();
     let topology = Arc::new(instep_host::topology::read(&root).unwrap());

@@ -205,13 +205,16 @@ fn cpuinfo_tells_packages_and_threads_where_sysfs_does_not() {
     assert_eq!(lists(host.cores()), ["0-1", "2-3", "4-5", "6-7"]);
     assert_eq!(lists(host.packages()), ["0-3", "4-7"]);
     let said = host.warnings();
-    assert!(said[0].contains("CPUs 0-7; packages and threads taken from proc/cpuinfo"), "{said:?}");
+    assert!(
+        said[0].contains("CPUs 0-7; packages and threads are those of proc/cpuinfo"),
+        "{said:?}"
+    );
     tree.write("proc/cpuinfo", info.replace("siblings\t: 4", "siblings\t: 2"));
     assert_eq!(tree.read().cores().len(), 8, "as many cores as CPUs: no threads");
 }
 
 #[test]
-fn memory_without_cpus_is_a_node_and_a_node_that_is_offline_is_none() {
+fn memory_without_cpus_is_node_and_node_that_is_offline_is_none() {
     let tree = host(2, 1);
     tree.write(&format!("{NODE}/node1/cpumap"), "00000000\n")
         .write(&format!("{NODE}/node0/cpumap"), "0000000f\n");

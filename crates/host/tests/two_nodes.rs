@@ -164,7 +164,7 @@ fn pages_that_other_processes_map_stay_and_are_counted_as_shared() {
 }
 
 #[test]
-fn untouched_and_zero_pages_are_told_apart_from_memory() {
+fn untouched_and_zero_pages_are_distinguished_from_memory() {
     let Some((from, to)) = two_nodes() else { return };
     let Some(owner) = Owner::of("sparse", from) else { return };
     let (coming, _) = owner.bring_to(to, LARGE);
@@ -176,7 +176,7 @@ fn untouched_and_zero_pages_are_told_apart_from_memory() {
 }
 
 #[test]
-fn a_full_target_node_is_refused_by_its_reserve_and_nothing_moves() {
+fn full_target_node_is_refused_by_its_reserve_and_nothing_moves() {
     let Some((from, to)) = two_nodes() else { return };
     let Some(owner) = Owner::of("small", from) else { return };
     let home = NodeSet::one(NodeId(to));

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_btf_is_told_and_where_it_ends() {
+    fn what_is_no_btf_is_reported_and_where_it_ends() {
         assert_eq!(functions(b""), Err(BtfError::Magic));
         assert_eq!(functions(&[0; 64]), Err(BtfError::Magic));
         let whole = made(&[("scx_bpf_kick_cpu", &["cpu"])]);

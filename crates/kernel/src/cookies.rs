@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_that_comes_later_is_an_objection_on_a_host_with_smt_unless_overridden() {
+    fn later_cookie_is_an_objection_with_smt_unless_overridden() {
         let said = looked(VCPUS, false, made, || true).unwrap();
         assert!(said.contains("vCPUs of b, d have") && said.contains("3715"), "{said}");
         assert_eq!(looked(VCPUS, false, made, || false), None, "no core has two threads");
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_where_the_answer_changes_nothing() {
+    fn cookies_are_not_read_where_they_change_nothing() {
         let never = |_| unreachable!("cookies are not looked at when they may be there");
         assert_eq!(looked(VCPUS, true, never, || unreachable!()), None);
         assert_eq!(looked(VCPUS, false, |_| None, || unreachable!("no cookie: no SMT")), None);

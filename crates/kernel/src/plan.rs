@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_told_from_what_stays() {
+    fn passing_obstacles_are_distinguished_from_lasting_ones() {
         let state = |state| plan(Mode::Auto, &Probe { state, ..fine() }, true, false);
         assert!(matches!(state(Some(State::Enabled)), LoadPlan::Busy(_)));
         assert!(matches!(state(Some(State::Other("disabling".into()))), LoadPlan::Busy(_)));

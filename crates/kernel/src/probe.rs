@@ -210,7 +210,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_kernel_without_sched_ext_is_told() {
+    fn a_kernel_without_sched_ext_is_reported() {
         let dir = host(&[("proc/sys/kernel/osrelease", "6.1.0\n")]);
         let probe = Probe::of(dir.path(), &[]);
         assert_eq!((probe.state.clone(), probe.release.as_str()), (None, "6.1.0"));
@@ -255,7 +255,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_damaged_description_of_types_is_told_where_there_is_sched_ext() {
+    fn damaged_btf_is_reported_where_there_is_sched_ext() {
         let files =
             [("sys/kernel/btf/vmlinux", "no BTF"), ("sys/kernel/sched_ext/state", "disabled\n")];
         let probe = Probe::of(host(&files).path(), &[]);

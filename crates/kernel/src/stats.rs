@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn each_flag_and_each_counter_is_told_in_one_header() {
+    fn each_flag_and_counter_is_named_in_one_header() {
         let sorted = |names: &[&str]| {
             let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             names.sort();

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_and_left_out() {
+    fn what_does_not_fit_is_reported_and_left_out() {
         let limits = TableLimits { vms: 3, slots: 8, vcpus: 4, threads: 100 };
         let all = vec![vm("big", 5), vm("a", 4), vm("none", 0), vm("b", 4), vm("c", 1)];
         let (table, warnings) = VmTable::default().renumbered(all, limits);

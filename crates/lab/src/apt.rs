@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn of_alternatives_the_first_is_taken_and_virtual_packages_are_not() {
+    fn of_alternatives_first_is_taken_and_virtual_packages_are_not() {
         let text = "linux-image-6.1.0-56-cloud-amd64\n  Depends: kmod\n |Depends: initramfs-tools\n  \
                     Depends: <linux-initramfs-tool>\n    dracut\n  PreDepends: linux-base\n  \
                     Breaks: fwupdate\n";

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn death_is_told_in_one_line_once_the_console_is_kept() {
+    fn death_is_reported_in_one_line_once_the_console_is_kept() {
         let (name, how) = ("emulated host".to_owned(), "its kernel panicked: x".to_owned());
         let died = Error::Died { name, how, kept: None, console: "a\nb".to_owned() };
         assert!(died.to_string().ends_with("it last said:\na\nb"), "{died}");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_installed_or_fetched_is_lacking_and_a_failure_is_not() {
+    fn only_installable_things_are_lacking_and_failures_are_not() {
         let command = |command: &str| Error::Command { command: command.into(), why: "x".into() };
         let full = io::Error::from(io::ErrorKind::StorageFull);
         for lacking in [

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What a stretch of cycles changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct CycleChanges {
     /// Changes of affinity, by cycle and VM.
-    pub changes: Vec<PlacementChange>,
+    pub changes: Vec<CycleChange>,
     /// Memory that came home, by VM.
     pub moved: Vec<Moved>,
     /// The last cycle that was read.
@@ -19,7 +19,7 @@ pub struct Told {
 
 /// What one cycle changed for one VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlacementChange {
+pub struct CycleChange {
     /// The cycle, from 1.
     pub cycle: u64,
     /// The VM.
@@ -43,11 +43,11 @@ pub struct Moved {
     pub stayed: BTreeMap<String, u64>,
 }
 
-impl Told {
+impl CycleChanges {
     /// In lines for people, each without its end.
     pub fn lines(&self) -> Vec<String> {
-        let change = |change: &PlacementChange| {
-            let PlacementChange { cycle, vm, why, what } = change;
+        let change = |change: &CycleChange| {
+            let CycleChange { cycle, vm, why, what } = change;
             format!("cycle {cycle}, {vm}: {}; {why}", what.join(", "))
         };
         let moved = |moved: &Moved| {
@@ -73,8 +73,8 @@ pub fn are_records(value: &Value) -> bool {
 }
 
 /// What the records after cycle `after` say.
-pub fn tell(value: &Value, after: u64) -> Told {
-    let mut told = Told { last: after, ..Told::default() };
+pub fn tell(value: &Value, after: u64) -> CycleChanges {
+    let mut told = CycleChanges { last: after, ..CycleChanges::default() };
     let mut moved: BTreeMap<&str, Moved> = BTreeMap::new();
     for record in each(value) {
         let cycle = record["cycle"].as_u64().unwrap_or(0);
@@ -87,7 +87,7 @@ pub fn tell(value: &Value, after: u64) -> Told {
             let what = affinities(record, vm);
             if !what.is_empty() {
                 let why = verdict["why"].as_str().unwrap_or("no reason given").to_owned();
-                told.changes.push(PlacementChange { cycle, vm: vm.to_owned(), why, what });
+                told.changes.push(CycleChange { cycle, vm: vm.to_owned(), why, what });
             }
         }
         for memory in list(&record["memory"]) {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_told_by_cycle_and_vm_with_their_reason() {
+    fn changes_are_reported_by_cycle_and_vm_with_their_reason() {
         let told = tell(&json!([record(1, 3 << 20), record(2, 4 << 20)]), 0);
         assert_eq!(
             told.lines(),
@@ -189,18 +189,18 @@ mod tests {
     }
 
     #[test]
-    fn cycles_told_before_are_not_told_again() {
+    fn cycles_reported_before_are_not_reported_again() {
         let told = tell(&json!([record(1, 1), record(2, 1)]), 1);
         assert_eq!((told.changes.len(), told.changes[0].cycle), (1, 2));
-        assert_eq!(tell(&record(2, 1), 2), Told { last: 2, ..Told::default() });
+        assert_eq!(tell(&record(2, 1), 2), CycleChanges { last: 2, ..CycleChanges::default() });
     }
 
     #[test]
     fn rubbish_is_no_record_and_no_panic() {
         for value in [json!(null), json!("x"), json!([1]), json!({"schema": "other"})] {
-            assert!(!are_records(&value) && tell(&value, 0) == Told::default());
+            assert!(!are_records(&value) && tell(&value, 0) == CycleChanges::default());
         }
         let odd = json!({"schema": "instep.record/1", "cycle": "x", "vms": 3, "memory": [{}]});
-        assert_eq!(tell(&odd, 0), Told::default());
+        assert_eq!(tell(&odd, 0), CycleChanges::default());
     }
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 #[test]
-fn an_emulated_host_shows_its_nodes_has_kvm_and_leaves_nothing_behind() {
+fn emulated_host_has_nodes_and_kvm_and_leaves_nothing_behind() {
     if !skip::may_boot() {
         return;
     }

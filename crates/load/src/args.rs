@@ -178,7 +178,7 @@ impl Args {
     pub fn finish(self) -> Result<(), LoadError> {
         let (mode, option) = (self.mode, self.options.first());
         if let Some((name, _)) = option {
-            return Err(self.fault(format!("{mode} knows no {name}")));
+            return Err(self.fault(format!("{mode} has no {name}")));
         }
         match self.words.first() {
             Some(word) => Err(self.fault(format!("{mode} does not understand `{word}`"))),
@@ -271,7 +271,7 @@ mod tests {
         let errors = [
             (args(&["--phase"]).unwrap_err(), "--phase has no value"),
             (args(&["--seed", "1", "--seed=2"]).unwrap_err(), "--seed is given twice"),
-            (args(&["--what", "1"]).unwrap().finish().unwrap_err(), "knows no --what"),
+            (args(&["--what", "1"]).unwrap().finish().unwrap_err(), "has no --what"),
             (args(&["word"]).unwrap().finish().unwrap_err(), "does not understand `word`"),
             (
                 args(&["--phase", "100"]).unwrap().duration("--phase", zero, zero).unwrap_err(),

@@ -196,12 +196,12 @@ mod tests {
     }
 
     #[test]
-    fn nobody_passes_a_blocking_barrier_early() {
+    fn no_thread_passes_a_blocking_barrier_early() {
         nobody_passes_early(Waiting::Block, 4, 5_000);
     }
 
     #[test]
-    fn nobody_passes_a_spin_then_block_barrier_early() {
+    fn no_thread_passes_a_spin_then_block_barrier_early() {
         for limit in [0, 1, 20] {
             let limit = Duration::from_micros(limit);
             nobody_passes_early(Waiting::SpinBlock { limit }, 4, 2_000);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_passes_a_spinning_barrier_early() {
+    fn no_thread_passes_a_spinning_barrier_early() {
         nobody_passes_early(Waiting::Spin, 2, 300);
     }
 

@@ -161,7 +161,7 @@ fn mistakes_end_with_status_2_and_say_where_to_read_on() {
     for (words, expected) in [
         ("", "no mode given"),
         ("dance", "unknown mode `dance`; expected compute, stream"),
-        ("compute --kind block", "compute knows no --kind"),
+        ("compute --kind block", "compute has no --kind"),
         ("compute 5", "compute does not understand `5`"),
         ("compute --threads 0", "--threads 0: expected a whole number from 1 to 4096"),
         ("compute --duration 5", "--duration 5: expected a duration"),
@@ -176,7 +176,7 @@ fn mistakes_end_with_status_2_and_say_where_to_read_on() {
         ("fib 61", "N 61: expected a whole number from 2 to 60"),
         ("nqueens 0", "N 0: expected a whole number from 1 to 18"),
         ("ping --period 11s", "--period: expected at most 10s"),
-        ("idle --threads 2", "idle knows no --threads"),
+        ("idle --threads 2", "idle has no --threads"),
         ("help dance", "unknown mode `dance`"),
     ] {
         let output = run(words);
@@ -189,7 +189,7 @@ fn mistakes_end_with_status_2_and_say_where_to_read_on() {
 }
 
 #[test]
-fn memory_that_cannot_be_had_is_an_error_before_anything_is_reported() {
+fn memory_that_cannot_be_had_is_error_before_anything_is_reported() {
     let output = run("chase --size 60000GiB --threads 2 --duration 1s");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{text}");

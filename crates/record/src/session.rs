@@ -145,7 +145,7 @@ impl RecordedHost {
         let known: Vec<&str> = scan.vms.iter().map(|vm| vm.name.as_str()).collect();
         if let Some(name) = names.iter().find(|name| !known.contains(&name.as_str())) {
             let known = match known.as_slice() {
-                [] => "no VM runs whose vCPUs can be told; see `instep status`".to_owned(),
+                [] => "no VM runs whose vCPUs are known; see `instep status`".to_owned(),
                 known => format!("there are: {}", known.join(", ")),
             };
             return Err(Error::NoVm { name: name.clone(), known });

@@ -85,7 +85,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
-    fn whoever_was_switched_is_not_visited_and_who_runs_on_is() {
+    fn only_threads_without_a_switch_are_visited() {
         let mut silent = Silent::new(&[7, 8, 9]);
         let fact = Fact::Switch { prev: Tid(7), next: Tid(8), left: Left::Runnable };
         silent.hear(&Event { time: Nanos(1), cpu: CpuId(0), fact });
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_runs_is_visited_and_who_sleeps_is_not() {
+    fn running_thread_is_visited_and_a_sleeping_one_is_not() {
         let done = AtomicBool::new(false);
         let visited = thread::scope(|scope| {
             let (tell, told) = std::sync::mpsc::channel();

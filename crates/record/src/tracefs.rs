@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_instances_of_recorders_that_are_gone_are_removed() {
+    fn only_instances_of_ended_recorders_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let own = format!("{PREFIX}{}", std::process::id());
         // No process has this number: it is beyond PID_MAX_LIMIT.

@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_steers_the_terminal_and_no_word_is_broken_at_a_hyphen() {
+    fn nothing_steers_terminal_and_no_word_is_broken_at_a_hyphen() {
         assert_eq!(wrapped("a\x1b[2J b\nc", 80), ["a?[2J b?c"]);
         assert_eq!(wrapped("one two-three", 10), ["one", "two-three"].map(str::to_owned));
     }

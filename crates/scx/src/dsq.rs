@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_first_goes_first_but_for_the_head() {
+    fn first_in_first_out_but_for_the_head() {
         let mut dsq = Dsq::default();
         assert!(dsq.push(1, false) && dsq.push(2, false) && dsq.push(3, true) && dsq.push(4, true));
         assert_eq!((all(&dsq, 0), dsq.len()), (vec![4, 3, 1, 2], 4));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_sees_what_was_there_and_not_what_comes() {
+    fn iterator_sees_only_tasks_that_were_queued() {
         let mut dsq = Dsq::default();
         (0..4).for_each(|task| assert!(dsq.insert(task, task as u64 * 10)));
         let mut iter = Iter::default();

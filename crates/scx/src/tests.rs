@@ -207,7 +207,7 @@ fn schedule(kernel: &mut Kernel, now: u64) {
 }
 
 #[test]
-fn a_life_is_told_in_the_kernels_order() {
+fn callbacks_of_a_task_come_in_the_kernels_order() {
     let mut kernel = host(Way::Shared, 2, 1);
     wake(&mut kernel, 0, 0);
     schedule(&mut kernel, 0);
@@ -243,7 +243,7 @@ fn before_7_1_dispatching_did_not_call_dequeue() {
 }
 
 #[test]
-fn who_leaves_a_queue_for_another_reason_is_told_of_since_7_1() {
+fn leaving_a_queue_otherwise_is_reported_since_7_1() {
     for (way, release, expected) in [
         (Way::Shared, Release::V6_12, 0),
         (Way::Shared, Release::V7_2, 1),
@@ -279,7 +279,7 @@ fn a_slice_ends_at_a_tick_and_another_gets_the_cpu() {
 }
 
 #[test]
-fn who_is_alone_goes_on_with_a_new_slice() {
+fn lone_task_goes_on_with_a_new_slice() {
     let mut kernel = host(Way::Shared, 2, 1);
     wake(&mut kernel, 0, 0);
     schedule(&mut kernel, 0);
@@ -396,7 +396,7 @@ fn the_global_queue_serves_every_cpu_before_dispatch_is_asked() {
 }
 
 #[test]
-fn what_the_kernel_throws_schedulers_out_for_does_so_and_tasks_run_on() {
+fn scheduler_is_ejected_as_by_the_kernel_and_tasks_run_on() {
     for (way, word) in [(Way::Forbidden, "may not use CPU 3"), (Way::Nowhere, "which is none")] {
         let mut kernel = host(way, 4, 2);
         wake(&mut kernel, 0, 0);
@@ -424,7 +424,7 @@ fn a_task_that_is_forgotten_is_found_by_the_watchdog() {
 }
 
 #[test]
-fn yielding_to_a_sibling_asks_the_scheduler_only_where_it_can_help() {
+fn yielding_to_a_sibling_asks_scheduler_only_where_it_can_help() {
     let mut kernel = host(Way::Shared, 2, 3);
     wake(&mut kernel, 0, 0);
     schedule(&mut kernel, 0);
@@ -439,7 +439,7 @@ fn yielding_to_a_sibling_asks_the_scheduler_only_where_it_can_help() {
 }
 
 #[test]
-fn a_changed_affinity_is_told_as_sleeping_and_waking_and_moves_who_must_go() {
+fn changed_affinity_is_seen_as_sleep_and_wake_and_moves_the_task() {
     let mut kernel = host(Way::Shared, 4, 1);
     wake(&mut kernel, 0, 0);
     schedule(&mut kernel, 0);
@@ -455,7 +455,7 @@ fn a_changed_affinity_is_told_as_sleeping_and_waking_and_moves_who_must_go() {
 }
 
 #[test]
-fn a_running_task_whose_affinity_changes_is_not_sent_away_by_being_enqueued() {
+fn running_task_whose_affinity_changes_is_not_moved_by_enqueue() {
     let mut kernel = host(Way::Shared, 4, 1);
     wake(&mut kernel, 0, 0);
     schedule(&mut kernel, 0);

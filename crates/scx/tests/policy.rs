@@ -103,7 +103,7 @@ fn a_thread_stands_before_others_of_its_account_within_a_bound() {
 }
 
 #[test]
-fn a_thread_of_the_host_that_had_more_waits_until_the_others_had_as_much() {
+fn host_thread_that_had_more_waits_for_the_others() {
     let (vtime, mean) = (ORIGIN + 50 * MS, ORIGIN + 9 * MS);
     let place = |own, (threads, share)| policy_host_key(vtime, own, mean, 3 * MS, threads, share);
     assert_eq!(place(mean, (8, CPU)), vtime);
@@ -117,7 +117,7 @@ fn a_thread_of_the_host_that_had_more_waits_until_the_others_had_as_much() {
 }
 
 #[test]
-fn half_of_a_debt_beyond_the_bound_is_forgiven_and_the_order_stays() {
+fn half_of_a_debt_beyond_bound_is_forgiven_and_order_stays() {
     let most = ORIGIN + 96 * MS;
     assert_eq!(shorten(most - 1, most), most - 1);
     assert_eq!(shorten(most + 10 * MS, most), most + 5 * MS);
@@ -128,7 +128,7 @@ fn half_of_a_debt_beyond_the_bound_is_forgiven_and_the_order_stays() {
 const MEMBER: Option<u32> = Some(10 * MS as u32);
 
 #[test]
-fn a_vcpu_on_trial_stays_if_it_blocks_four_times_less_often_than_before() {
+fn vcpu_on_trial_stays_in_the_gang_if_it_blocks_four_times_less() {
     let bound = trial_bound(40 * MS, 80);
     assert_eq!(u64::from(bound), 2 * MS);
     assert!(hardly_blocks(Some(bound), 40 * MS, 20));
@@ -138,7 +138,7 @@ fn a_vcpu_on_trial_stays_if_it_blocks_four_times_less_often_than_before() {
 }
 
 #[test]
-fn a_vcpu_that_hardly_blocks_joins_the_gang_and_stays_between_the_bounds() {
+fn vcpu_that_hardly_blocks_joins_the_gang_with_hysteresis() {
     assert!(hardly_blocks(None, 40 * MS, 0) && hardly_blocks(None, 40 * MS, 2));
     assert!(!hardly_blocks(None, 40 * MS, 3));
     assert!(hardly_blocks(MEMBER, 40 * MS, 4));
@@ -153,7 +153,7 @@ fn too_little_cpu_time_makes_no_vcpu_a_member() {
 }
 
 #[test]
-fn a_waker_preempts_what_is_further_along_by_more_than_the_slack() {
+fn waker_preempts_what_is_further_along_by_more_than_the_slack() {
     assert!(wake_preempts(ORIGIN, ORIGIN + MS + 1, MS));
     assert!(!wake_preempts(ORIGIN, ORIGIN + MS, MS));
     assert!(!wake_preempts(ORIGIN + MS, ORIGIN, MS));

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lacking_is_told_with_what_helps() {
+    fn what_is_lacking_is_reported_with_what_helps() {
         let dir = tempfile::tempdir().unwrap();
         let files = files(dir.path());
         let shown = files.read();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn run_whose_cycle_is_overdue_is_told_once() {
+    fn run_whose_cycle_is_overdue_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let files = files(dir.path());
         fs::write(&files.host, "{\"next_cycle_at\":\"2026-01-01T00:00:00Z\"}").unwrap();

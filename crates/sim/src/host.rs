@@ -116,7 +116,7 @@ mod tests {
     use crate::testing;
 
     #[test]
-    fn an_idle_host_is_filled_node_by_node_core_by_core_thread_by_thread() {
+    fn idle_host_is_filled_node_by_node_core_by_core_thread_by_thread() {
         assert_eq!(testing::host(2, 2, 2).spread(), [0, 4, 2, 6, 1, 5, 3, 7]);
     }
 }

@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod check;
-pub mod desk;
+pub mod context;
 pub mod engine;
 pub mod error;
 pub mod guest;

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_queues_at_its_node_and_on_the_link_as_in_an_m_d_1_queue() {
+    fn miss_queues_at_its_node_and_on_the_link_as_in_an_m_d_1_queue() {
         let mut paths = paths(&TIMES);
         assert!(paths.ask(1, &[0, 1024], 800, true), "node 1 is half busy");
         // S * u / (2 * (1 - u)) = 40 * 0.5 / 1 = 20.
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn small_changes_of_utilisation_disturb_nobody() {
+    fn small_changes_of_utilisation_change_no_speed() {
         let mut paths = paths(&TIMES);
         assert!(!paths.ask(0, &[1024, 0], 140, true), "1.4 sixteenths is still level 0");
         assert!(paths.ask(0, &[1024, 0], 140, true), "2.8 sixteenths");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn together_nobody_gets_more_than_can_be_carried() {
+    fn bandwidth_in_use_never_exceeds_the_capacity() {
         let mut paths = paths(&TIMES);
         for _ in 0..4 {
             paths.ask(0, &[1024, 0], 800, true);

@@ -1,7 +1,7 @@
 //! Small hosts for tests and benchmarks. Not part of the product.
 
 #[cfg(test)]
-use crate::desk::{Desk, Put, TaskId, TaskState};
+use crate::context::{SchedContext, StopReason, TaskId, TaskState};
 use crate::host::Host;
 use crate::scenario::machine;
 #[cfg(test)]
@@ -12,17 +12,17 @@ pub fn host(nodes: u32, cores: u32, threads: u32) -> Host {
     Host::new(&machine::regular(nodes, nodes, cores, threads, 1 << 30))
 }
 
-/// A desk of so many CPUs and VMs of so many vCPUs, and the host's own threads: one bound to each
+/// A context of so many CPUs and VMs of so many vCPUs, and the host's own threads: one bound to each
 /// CPU, one for each VM that roams.
 #[cfg(test)]
-pub(crate) fn desk(cpus: u32, vms: &[u32]) -> Desk {
-    desk_of(host(1, cpus, 1), vms)
+pub(crate) fn ctx(cpus: u32, vms: &[u32]) -> SchedContext {
+    ctx_of(host(1, cpus, 1), vms)
 }
 
 /// The same on this host.
 #[cfg(test)]
-pub(crate) fn desk_of(host: Host, vms: &[u32]) -> Desk {
-    use crate::desk::{SCHED_TIMERS, VmTasks};
+pub(crate) fn ctx_of(host: Host, vms: &[u32]) -> SchedContext {
+    use crate::context::{SCHED_TIMERS, VmTasks};
     use instep_check::mask::Mask;
     let cpus = host.cpus();
     let hidden = [cpus as u32, vms.len() as u32];
@@ -49,7 +49,7 @@ pub(crate) fn desk_of(host: Host, vms: &[u32]) -> Desk {
     };
     let timers = crate::timers::Timers::new(3 * cpus + SCHED_TIMERS);
     let rng = crate::rng::Rng::new(1);
-    Desk::new(host, all.map(vm).collect(), task, rng, timers, 2 * cpus as u32)
+    SchedContext::new(host, all.map(vm).collect(), task, rng, timers, 2 * cpus as u32)
 }
 
 /// A case of a scheduler's original: in which releases, the function that it comes from, the rule, the events, and the
@@ -79,45 +79,45 @@ pub(crate) fn hold<R: Copy + std::fmt::Debug + 'static, B>(
 /// `cpu` chooses, as the engine has it done; the choice.
 #[cfg(test)]
 pub(crate) fn choose(
-    (desk, scheduler): (&mut Desk, &mut dyn Scheduler),
+    (ctx, scheduler): (&mut SchedContext, &mut dyn Scheduler),
     cpu: usize,
-    why: Put,
+    why: StopReason,
 ) -> Option<Pick> {
-    desk.pending.clear(cpu);
-    let before = desk.running[cpu];
+    ctx.pending.clear(cpu);
+    let before = ctx.running[cpu];
     if let Some(task) = before {
-        desk.charge(task);
-        desk.tasks[task.ix()].state = TaskState::Queued;
-        scheduler.put(desk, cpu, task, why);
+        ctx.charge(task);
+        ctx.tasks[task.ix()].state = TaskState::Queued;
+        scheduler.put(ctx, cpu, task, why);
     }
-    go_on((desk, scheduler), cpu, before)
+    go_on((ctx, scheduler), cpu, before)
 }
 
 /// The task on `cpu` blocks, and the CPU chooses; the choice.
 #[cfg(test)]
 pub(crate) fn block(
-    (desk, scheduler): (&mut Desk, &mut dyn Scheduler),
+    (ctx, scheduler): (&mut SchedContext, &mut dyn Scheduler),
     cpu: usize,
 ) -> Option<Pick> {
-    let task = desk.running[cpu].expect("it runs");
-    desk.charge(task);
-    desk.end(task, cpu, TaskState::Blocked);
-    scheduler.block(desk, cpu, task);
-    go_on((desk, scheduler), cpu, None)
+    let task = ctx.running[cpu].expect("it runs");
+    ctx.charge(task);
+    ctx.end(task, cpu, TaskState::Blocked);
+    scheduler.block(ctx, cpu, task);
+    go_on((ctx, scheduler), cpu, None)
 }
 
 #[cfg(test)]
 fn go_on(
-    (desk, scheduler): (&mut Desk, &mut dyn Scheduler),
+    (ctx, scheduler): (&mut SchedContext, &mut dyn Scheduler),
     cpu: usize,
     before: Option<TaskId>,
 ) -> Option<Pick> {
-    let pick = scheduler.pick(desk, cpu);
+    let pick = scheduler.pick(ctx, cpu);
     if let Some(before) = before {
-        desk.end(before, cpu, TaskState::Queued);
+        ctx.end(before, cpu, TaskState::Queued);
     }
     if let Some(Pick { task, .. }) = pick {
-        desk.begin(task, cpu);
+        ctx.begin(task, cpu);
     }
     pick
 }

@@ -43,7 +43,7 @@ fn relaxed_bounds_the_skew_of_vms_that_always_want_to_run() {
 }
 
 #[test]
-fn relaxed_lets_spin_barriers_run_together_and_keeps_the_others_share() {
+fn relaxed_co_schedules_spinning_vms_and_keeps_shares() {
     let vms = [(4, SPIN_BARRIERS), (4, "spin")];
     let of = |name| report("machine = \"kvm-4\"", name, &vms);
     let (relaxed, cfs) = (of("relaxed"), of("cfs"));

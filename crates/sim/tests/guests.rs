@@ -78,7 +78,7 @@ fn throughput_is_that_of_the_first_load() {
 }
 
 #[test]
-fn a_guest_that_is_bound_to_no_node_lies_where_others_leave_memory() {
+fn guest_that_is_bound_to_no_node_lies_where_others_leave_memory() {
     let home = "start = { memory_node = 0 }\n";
     let guests = guest("a", 1, "spin").replace("1GiB", "2GiB") + home + &guest("b", 1, "spin");
     let host = "nodes = 2\ncores = 1\nmemory = \"4GiB\"";
@@ -101,7 +101,7 @@ fn a_machine_of_the_library_has_its_shape() {
 }
 
 #[test]
-fn a_program_runs_by_its_profile_alone_and_a_profile_of_ones_own_is_slowed_by_distance() {
+fn program_runs_by_its_profile_and_distance_slows_it() {
     let program =
         "[[guest]]\nname = \"a\"\nvcpus = 4\nmemory = \"1GiB\"\nprofile = \"npb/lu-hp\"\n";
     let found = report("machine = \"kvm-4\"", "cfs", program);
@@ -154,7 +154,7 @@ fn bounds_hold_for_a_program_that_the_model_describes() {
 }
 
 #[test]
-fn who_has_fewer_threads_than_vcpus_is_typed_by_them() {
+fn vm_with_fewer_threads_than_vcpus_is_typed_by_its_threads() {
     let kind = |load: &str| {
         let found = report(
             "cores = 16\nmemory = \"4GiB\"",
@@ -296,7 +296,7 @@ fn team_of_openmp_meets_at_barrier_and_dock_and_is_woken_one_by_one() {
 }
 
 #[test]
-fn ticks_of_a_guests_kernel_take_time_of_vcpus_that_run_and_of_no_others() {
+fn guest_ticks_take_time_of_running_vcpus_only() {
     let host = |cpus: u32| {
         format!(
             "cores = {cpus}\nmemory = \"4GiB\"\nmachine = \"ideal\"\n\

@@ -105,7 +105,7 @@ fn crowded() -> String {
 }
 
 #[test]
-fn vm_that_leaves_some_of_its_share_does_not_hold_the_clock_back() {
+fn vm_that_leaves_some_of_its_share_does_not_hold_clock_back() {
     for vm in planned(&crowded()).report().unwrap().vms {
         // VMs that spin lose time to wake-ups of the others, and no CPU time.
         if vm.name.starts_with("pings") {

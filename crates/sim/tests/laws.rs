@@ -1,63 +1,19 @@
 //! Laws that hold for every scheduler on any scenario: CPU time is conserved, affinities are kept,
-//! nobody runs twice, no CPU idles for long beside work it may do where that is promised, and a seed
-//! fixes a run to the byte.
+//! no task runs twice, and a seed fixes a run to the byte. Rules that only some promise: `swarm.rs`.
 
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::desk::{Desk, TaskState};
+use instep_sim::context::{SchedContext, TaskState};
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::SimulationPlan;
-use instep_sim::sched;
+use instep_sim::swarm::Swarm;
 use proptest::prelude::*;
 
-/// A scenario drawn by proptest, as text.
-#[derive(Clone, Debug)]
-struct Drawn {
-    text: String,
-}
-
-const LOADS: [&str; 12] = [
-    "spin",
-    "idle",
-    "instep-load barrier --kind block --phase 200us --imbalance 30%",
-    "instep-load barrier --kind spin --phase 300us",
-    "instep-load barrier --kind spin-block --phase 100us --imbalance 10%",
-    "instep-load serial --parallel 4ms --sequential 1ms --serial rotating",
-    "instep-load lock --hold 20us --think 40us",
-    "instep-load lock --kind kernel-spin --hold 20us --think 40us",
-    "instep-load fib 30",
-    "instep-load pipeline --stage 80us",
-    "instep-load ping --period 3ms --burst 100us",
-    "instep-load io --threads 6 --float --compute 200us --wait 500us",
-];
-
-fn drawn() -> impl Strategy<Value = Drawn> {
-    let guest = (1u32..6, 0usize..LOADS.len(), 50u32..200, 0u8..4, 0usize..3);
-    let host = (1u32..3, 1u32..5, 1u32..3, 0usize..sched::NAMES.len(), 0u64..1000);
-    (host, proptest::collection::vec(guest, 1..5)).prop_map(|(host, guests)| {
-        let (nodes, cores, threads, scheduler, seed) = host;
-        let mut text = format!(
-            "about = \"drawn\"\nseed = {seed}\nscheduler = \"{}\"\nduration = \"200ms\"\n\
-             warmup = \"0s\"\n[host]\nnodes = {nodes}\ncores = {cores}\nthreads = {threads}\n\
-             memory = \"64GiB\"\n",
-            sched::NAMES[scheduler]
-        );
-        for (at, (vcpus, load, weight, pin, profile)) in guests.into_iter().enumerate() {
-            let profile = ["plain", "fetch", "chase"][profile];
-            text.push_str(&format!(
-                "[[guest]]\nname = \"g{at}\"\nvcpus = {vcpus}\nmemory = \"1GiB\"\n\
-                 weight = {weight}\nload = \"{}\"\nprofile = \"{profile}\"\n",
-                LOADS[load]
-            ));
-            match pin {
-                0 => text.push_str("allowed = \"0\"\n"),
-                1 => text.push_str("prefer_nodes = [0]\n"),
-                _ => {}
-            }
-        }
-        Drawn { text }
-    })
+/// A random scenario, as text.
+fn drawn() -> impl Strategy<Value = String> {
+    let swarm = Swarm { runs: 0, seed: 1, scheduler: None };
+    (0u64..100_000).prop_map(move |run| swarm.draft(run).text("drawn"))
 }
 
 fn plan(text: &str) -> SimulationPlan {
@@ -67,14 +23,14 @@ fn plan(text: &str) -> SimulationPlan {
 }
 
 /// What must hold between two events.
-fn check(desk: &Desk) {
-    let mut queued = vec![0; desk.host.cpus()];
-    for (at, task) in desk.tasks.iter().enumerate() {
+fn check(ctx: &SchedContext) {
+    let mut queued = vec![0; ctx.host.cpus()];
+    for (at, task) in ctx.tasks.iter().enumerate() {
         if task.state != TaskState::Blocked {
             queued[task.cpu] += 1;
         }
-        let on: Vec<_> = (0..desk.host.cpus())
-            .filter(|cpu| desk.current(*cpu).is_some_and(|current| current.ix() == at))
+        let on: Vec<_> = (0..ctx.host.cpus())
+            .filter(|cpu| ctx.current(*cpu).is_some_and(|current| current.ix() == at))
             .collect();
         match task.state {
             TaskState::Running => {
@@ -85,8 +41,8 @@ fn check(desk: &Desk) {
         }
     }
     for (cpu, count) in queued.iter().enumerate() {
-        assert_eq!(desk.load(cpu), *count, "CPU {cpu} counts its queue");
-        assert_eq!(desk.idle.has(cpu), desk.current(cpu).is_none(), "CPU {cpu} knows if it idles");
+        assert_eq!(ctx.load(cpu), *count, "CPU {cpu} counts its queue");
+        assert_eq!(ctx.idle.has(cpu), ctx.current(cpu).is_none(), "CPU {cpu} knows if it idles");
     }
 }
 
@@ -94,21 +50,21 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn affinities_are_kept_and_nobody_runs_twice(drawn in drawn()) {
-        let plan = plan(&drawn.text);
+    fn affinities_are_kept_and_no_task_runs_twice(drawn in drawn()) {
+        let plan = plan(&drawn);
         let mut engine = Engine::new(plan.setup.clone(), plan.scheduler());
         engine.begin();
         for _ in 0..20_000 {
             if !engine.advance(200_000_000) {
                 break;
             }
-            check(engine.desk());
+            check(engine.ctx());
         }
     }
 
     #[test]
     fn cpu_time_is_conserved(drawn in drawn()) {
-        let plan = plan(&drawn.text);
+        let plan = plan(&drawn);
         let outcome = plan.run();
         let busy: u64 = outcome.host.busy.iter().sum();
         let ran: u64 = outcome.vms.iter().map(|vm| vm.2.sums.running).sum();
@@ -123,35 +79,9 @@ proptest! {
     #[test]
     fn a_seed_fixes_a_run_to_the_byte(drawn in drawn()) {
         let json = || {
-            let report = plan(&drawn.text).report().unwrap();
+            let report = plan(&drawn).report().unwrap();
             serde_json::to_string(&report).unwrap()
         };
         prop_assert_eq!(json(), json());
-    }
-
-    #[test]
-    fn no_cpu_idles_for_long_beside_work_it_may_do(drawn in drawn()) {
-        let plan = plan(&drawn.text);
-        let scheduler = plan.scheduler();
-        prop_assume!(scheduler.work_conserving());
-        // Every CPU looks for work on a tick, one for its group in a span; give it some.
-        let patience = 8 * scheduler.tick_period() + 100_000_000;
-        let mut engine = Engine::new(plan.setup.clone(), scheduler);
-        engine.begin();
-        let mut since = vec![0; plan.setup.host.cpus()];
-        while engine.advance(200_000_000) {
-            let desk = engine.desk();
-            for (cpu, since) in since.iter_mut().enumerate() {
-                let waits = |task: &instep_sim::desk::Task| {
-                    task.state == TaskState::Queued
-                        && task.allowed.has(cpu)
-                        && desk.load(task.cpu) > 1
-                };
-                if !desk.idle.has(cpu) || !desk.tasks.iter().any(waits) {
-                    *since = desk.now;
-                }
-                prop_assert!(desk.now - *since <= patience, "CPU {} at {}", cpu, desk.now);
-            }
-        }
     }
 }

@@ -6,7 +6,7 @@
 
 use instep_check::mask::Mask;
 use instep_sim::check::check;
-use instep_sim::desk::{TaskId, TaskState};
+use instep_sim::context::{TaskId, TaskState};
 use instep_sim::engine::{Engine, RunTotals};
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::SimulationPlan;
@@ -110,7 +110,7 @@ fn every_scheduler_follows_affinities_that_change() {
         let cpus = plan.setup.host.cpus();
         for turn in 0..40usize {
             while engine.advance((turn as u64 + 1) * 20 * MS) {
-                for (at, task) in engine.desk().tasks.iter().enumerate() {
+                for (at, task) in engine.ctx().tasks.iter().enumerate() {
                     assert!(
                         task.state != TaskState::Running || task.allowed.has(task.cpu),
                         "{name}: task {at} runs on CPU {} at {}",
@@ -143,7 +143,7 @@ fn schedulers_keep_their_promises_under_placement() {
 }
 
 #[test]
-fn fixed_places_follow_affinities_that_change_under_a_running_task() {
+fn fixed_places_follow_affinities_that_change_under_running_task() {
     // Found by swarms: seed 77, run 173, and seed 1, run 38.
     for (scheduler, policy, nodes, cores) in
         [("period", "bind", 2, 1), ("strict", "spread", 1, 2), ("strict", "bind", 2, 2)]

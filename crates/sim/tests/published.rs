@@ -96,7 +96,7 @@ fn iterations(serial: &str, parts: &str) -> u64 {
 }
 
 #[test]
-fn two_iterations_a_period_with_equal_slices_and_four_when_matched() {
+fn two_iterations_period_with_equal_slices_and_four_when_matched() {
     let periods = 1000;
     assert_eq!(iterations("fixed", "[1, 1, 1, 1]"), 2 * periods);
     assert_eq!(iterations("fixed", "[12, 4, 4, 4]"), 4 * periods);
@@ -133,7 +133,7 @@ fn stacking(scheduler: &str, vms: u32, work: &str) -> u64 {
 }
 
 #[test]
-fn siblings_stack_under_cfs_once_the_host_works_for_long_and_never_under_balance() {
+fn siblings_stack_under_cfs_in_time_and_never_under_balance() {
     let long = "numbers.noise = { roaming = \"20ms\", wait = \"200ms\" }";
     let two = ["", long].map(|work| stacking("cfs", 2, work));
     println!("two VMs stacked, thousandths: {two:?}; published 431");

@@ -69,7 +69,7 @@ fn a_swarm_finds_a_scheduler_that_runs_a_task_twice() {
 }
 
 #[test]
-fn a_swarm_finds_a_scheduler_that_does_not_see_who_woke() {
+fn swarm_finds_a_scheduler_that_misses_wakeups() {
     if !instep_madehost::skip::may_take_long() {
         return;
     }
@@ -78,7 +78,7 @@ fn a_swarm_finds_a_scheduler_that_does_not_see_who_woke() {
 }
 
 #[test]
-fn those_who_block_pass_over_who_does_not_under_credit_for_as_long_as_they_like() {
+fn blocking_vcpus_starve_a_computing_one_under_credit() {
     // Seed 2, run 825; that it is no finding any more, tests of what was found show.
     let plan = |scheduler: &str| {
         let text = include_str!("found/boosted-siblings.toml").replace("\"credit\"", scheduler);

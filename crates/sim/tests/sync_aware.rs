@@ -31,7 +31,7 @@ fn bottlenecks_of_long_phases_are_boosted_and_the_vm_is_faster() {
 }
 
 #[test]
-fn nobody_is_boosted_where_no_wait_reaches_the_threshold() {
+fn no_vcpu_is_boosted_where_no_wait_reaches_the_threshold() {
     // A CPU for each: they wait for each other's phases, of which none is longer than 180 ms, the threshold.
     assert_eq!(run("sync-aware", "30ms", "idle").host.boosts, Some(0));
 }

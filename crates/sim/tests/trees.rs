@@ -60,7 +60,7 @@ fn threads_of_services_move_to_the_node_where_vms_weigh_less() {
 }
 
 #[test]
-fn shares_follow_weights_on_two_levels_within_a_second_of_loading() {
+fn shares_follow_weights_on_two_levels_within_second_of_loading() {
     // When the scheduler is loaded user space does not know what anybody wants, and it looks at all weights once a second. After
     // 300 ms it looks once more. Without that the lightest VM had 5.4 CPUs here, and the heaviest services 8.5.
     let text = scenario!("trees-weights").replace("\"$NODES\"", "1");
@@ -85,7 +85,7 @@ fn limits_of_a_process_a_vm_and_a_slice_hold_on_32_cpus() {
 }
 
 #[test]
-fn limit_above_two_vms_is_divided_evenly_and_the_rest_is_the_others() {
+fn limit_above_two_vms_is_divided_evenly_and_rest_is_the_others() {
     let report = report(&plan(&scenario!("trees-limits").replace("\"$OTHERS\"", "8")).unwrap());
     let of = |name: &str| {
         let own = report.vms.iter().filter(|vm| vm.name.starts_with(name));
@@ -146,7 +146,7 @@ fn other_schedulers_keep_one_level_and_refuse_more() {
     let shared = [guest("a", "cgroup = \"both\""), guest("b", "cgroup = \"both\"")].concat();
     for rest in [nested, limited, shared] {
         let refused = plan(&small("eevdf", &rest)).unwrap_err();
-        assert!(refused.contains("scheduler eevdf knows no cgroups within others"), "{refused}");
+        assert!(refused.contains("scheduler eevdf has no cgroups within others"), "{refused}");
         assert!(plan(&small("instep", &rest)).is_ok());
     }
 }

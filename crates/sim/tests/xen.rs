@@ -7,7 +7,7 @@
 #![cfg(test)]
 #![allow(missing_docs, reason = "a test")]
 
-use instep_sim::desk::TaskId;
+use instep_sim::context::TaskId;
 use instep_sim::engine::Engine;
 use instep_sim::scenario::Scenario;
 use instep_sim::scenario::build::SimulationPlan;
@@ -148,7 +148,7 @@ fn simulate(text: &str, real: &Shown) -> Shown {
     engine.begin();
     let tasks: Vec<TaskId> = (0..real.names.len() as u32).map(TaskId).collect();
     while engine.advance(1000 * MS) {}
-    let before: Vec<u64> = tasks.iter().map(|task| engine.desk().ran(*task)).collect();
+    let before: Vec<u64> = tasks.iter().map(|task| engine.ctx().ran(*task)).collect();
     let mut readings = vec![Readings::new(); tasks.len()];
     let (mut accountings, milliseconds) = (0, 60_000);
     for at in 1..=milliseconds {
@@ -161,7 +161,7 @@ fn simulate(text: &str, real: &Shown) -> Shown {
         }
         accountings += u64::from(rises);
     }
-    let had = tasks.iter().zip(before).map(|(task, before)| engine.desk().ran(*task) - before);
+    let had = tasks.iter().zip(before).map(|(task, before)| engine.ctx().ran(*task) - before);
     let has = had.map(|ns| ns as f64 / (milliseconds * MS) as f64).collect();
     let period = milliseconds as f64 / accountings as f64;
     Shown { names: real.names.clone(), has, readings, period }
@@ -285,5 +285,5 @@ fn caps_that_cannot_be_are_refused() {
         assert!(line == 9 && what.contains("it is 1 to 200 per cent of a CPU"), "{line}: {what}");
     }
     let (line, what) = plan("cfs", 50).unwrap_err();
-    assert!(line == 9 && what.contains("scheduler cfs keeps none"), "{line}: {what}");
+    assert!(line == 9 && what.contains("scheduler cfs has no caps"), "{line}: {what}");
 }

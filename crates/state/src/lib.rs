@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boot_that_cannot_be_told_is_none() {
+    fn unknown_boot_is_none() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("boot_id");
         assert_eq!(read_boot_id(&path).unwrap_err().kind(), io::ErrorKind::NotFound);

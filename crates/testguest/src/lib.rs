@@ -11,7 +11,7 @@ pub mod kernel;
 mod spec;
 
 pub use guest::{Beat, Guest};
-pub use spec::{GuestSpec, Load};
+pub use spec::{GuestLoad, GuestSpec};
 
 use instep_lab::cache::Cache;
 use instep_lab::host::emulator;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What a guest does after boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
+pub enum GuestLoad {
     /// Nothing but a heartbeat each second.
     Idle,
     /// This many endless loops, one pinned to each guest CPU in turn.
@@ -19,12 +19,12 @@ pub enum Load {
     Duty(u32),
 }
 
-impl fmt::Display for Load {
+impl fmt::Display for GuestLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Load::Idle => f.write_str("idle"),
-            Load::Spin(loops) => write!(f, "spin:{loops}"),
-            Load::Duty(percent) => write!(f, "duty:{}", (*percent).min(100)),
+            GuestLoad::Idle => f.write_str("idle"),
+            GuestLoad::Spin(loops) => write!(f, "spin:{loops}"),
+            GuestLoad::Duty(percent) => write!(f, "duty:{}", (*percent).min(100)),
         }
     }
 }
@@ -43,7 +43,7 @@ pub struct GuestSpec {
     /// MiB that the guest writes to before its load starts, so that the host holds them.
     pub touch_mib: u32,
     /// What it does.
-    pub load: Load,
+    pub load: GuestLoad,
     /// QEMU's machine type. `q35` has a PM timer, by which the guest calibrates its clock even when
     /// the host is busy; `microvm` has none and then often hangs at boot (seen, Linux 6.1).
     pub machine: String,
@@ -72,7 +72,7 @@ impl GuestSpec {
             max_vcpus: None,
             memory_mib: 128,
             touch_mib: 0,
-            load: Load::Spin(2),
+            load: GuestLoad::Spin(2),
             machine: "q35".to_owned(),
             kernel: assets.kernel.clone(),
             initrd: assets.initrd.clone(),
@@ -163,9 +163,9 @@ mod tests {
     #[test]
     fn the_load_reaches_the_guest_on_the_kernel_command_line() {
         for (load, word) in [
-            (Load::Idle, "load=idle"),
-            (Load::Spin(3), "load=spin:3"),
-            (Load::Duty(250), "load=duty:100"),
+            (GuestLoad::Idle, "load=idle"),
+            (GuestLoad::Spin(3), "load=spin:3"),
+            (GuestLoad::Duty(250), "load=duty:100"),
         ] {
             let spec = GuestSpec { load, touch_mib: 64, ..spec() };
             let line = value(&spec.arguments(Path::new("/c")), "-append").unwrap();

@@ -1,7 +1,7 @@
 //! Guests on this machine, by software emulation: they boot, work, and leave nothing behind.
 
 use instep_madehost::skip;
-use instep_testguest::{Assets, Guest, GuestSpec, Load};
+use instep_testguest::{Assets, Guest, GuestLoad, GuestSpec};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ fn a_guest_boots_works_and_leaves_nothing_behind() {
 fn a_guest_that_lives_too_long_is_ended_by_its_watchdog() {
     let Some(assets) = assets() else { return };
     let spec = GuestSpec {
-        load: Load::Idle,
+        load: GuestLoad::Idle,
         life_limit: Duration::from_millis(200),
         ..GuestSpec::new("short", &assets)
     };
@@ -56,7 +56,7 @@ fn a_guest_that_lives_too_long_is_ended_by_its_watchdog() {
 }
 
 #[test]
-fn a_guest_that_cannot_start_says_what_qemu_said() {
+fn failed_guest_reports_the_messages_of_qemu() {
     let Some(assets) = assets() else { return };
     let spec =
         GuestSpec { extra: vec!["-no-such-option".into()], ..GuestSpec::new("wrong", &assets) };

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn states_of_old_and_new_kernels_are_told_apart() {
+    fn states_of_old_and_new_kernels_are_distinguished() {
         assert_eq!(Left::from_prev_state(0), Left::Runnable);
         assert_eq!(Left::from_prev_state(0x100), Left::Runnable);
         assert_eq!(Left::from_prev_state(1), Left::Asleep);

@@ -52,7 +52,7 @@ pub fn is_read_at_places(start: &[u8]) -> bool {
 /// What begins as no known format does.
 fn unknown(start: &[u8]) -> Fault {
     Fault::new(if start.is_empty() {
-        "it is empty: its recorder wrote nothing; see what that said"
+        "it is empty: its recorder wrote nothing; see the recorder's messages"
     } else {
         "neither perf.data nor trace.dat nor a recording of Instep; record with `instep record`, \
          `perf sched record -a` or `trace-cmd record -e sched -e kvm:kvm_entry`"

@@ -6,7 +6,7 @@
 //! as it goes, in constant memory.
 
 use crate::analysis::discover::FoundVm;
-use crate::analysis::{Place, Sink};
+use crate::analysis::{SchedState, Sink};
 use instep_core::units::Nanos;
 use std::io::{self, Write};
 
@@ -94,12 +94,12 @@ impl<W: Write> Sink for PerfettoWriter<W> {
         }
     }
 
-    fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos) {
+    fn span(&mut self, vm: usize, vcpu: usize, place: SchedState, since: Nanos, until: Nanos) {
         let name = match place {
-            Place::Running(cpu) => format!("runs on CPU {cpu}"),
-            Place::Waiting(cpu) => format!("waits for CPU {cpu}"),
-            Place::Waking => "waking".to_owned(),
-            Place::Blocked | Place::Unknown => return,
+            SchedState::Running(cpu) => format!("runs on CPU {cpu}"),
+            SchedState::Waiting(cpu) => format!("waits for CPU {cpu}"),
+            SchedState::Waking => "waking".to_owned(),
+            SchedState::Blocked | SchedState::Unknown => return,
         };
         let Some(first) = self.vms.get(vm) else { return };
         let uuid = first + 1 + vcpu as u64;
@@ -152,8 +152,8 @@ mod tests {
         let mut writer = PerfettoWriter::new(&mut out);
         let vm = FoundVm { name: "a".to_owned(), pid: None, vcpus: vec![(0, 11), (1, 12)] };
         writer.begin(&[vm], Nanos(0));
-        writer.span(0, 1, Place::Blocked, Nanos(0), Nanos(5));
-        writer.span(0, 1, Place::Running(CpuId(2)), Nanos(5), Nanos(9));
+        writer.span(0, 1, SchedState::Blocked, Nanos(0), Nanos(5));
+        writer.span(0, 1, SchedState::Running(CpuId(2)), Nanos(5), Nanos(9));
         writer.finish().unwrap();
         let text = String::from_utf8_lossy(&out);
         assert!(text.contains("vCPU 1 (12)") && text.contains("runs on CPU 2"), "{text}");

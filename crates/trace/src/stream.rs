@@ -153,7 +153,9 @@ impl Tally {
     pub fn warnings(&self, header: &Header) -> Vec<String> {
         let mut said = Vec::new();
         if let Some(why) = &self.cut {
-            said.push(format!("the trace is not whole: {why}; what came before is analysed"));
+            said.push(format!(
+                "the trace is incomplete: {why}; the events before that are analysed"
+            ));
         }
         said.extend(self.loss(header));
         if self.late > 0 {
@@ -204,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loss_is_told_with_the_option_of_who_recorded_and_damage_with_none() {
+    fn loss_is_reported_with_the_recorders_option_for_it() {
         let own = Header { is_own: true, ..Header::default() };
         let said = |lost, lost_places, damaged, header: &Header| {
             let tally = Tally { lost, lost_places, damaged, ..Tally::default() };

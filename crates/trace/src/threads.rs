@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_told_once_and_again_when_it_changes() {
+    fn a_name_is_reported_once_and_again_when_it_changes() {
         let at = At { time: Nanos(1), cpu: CpuId(0) };
         let (mut threads, mut out) = (Threads::default(), Vec::new());
         let raw = |text: &[u8]| {

@@ -94,7 +94,7 @@ fn tracks(trace: &[u8]) -> BTreeMap<u64, Track> {
 }
 
 #[test]
-fn every_slice_of_a_track_ends_and_runs_last_as_long_as_the_analysis_says() {
+fn every_slice_of_a_track_ends_and_lasts_as_analysed() {
     let mut events = Vec::new();
     for turn in 0..40u64 {
         let at = 1_000_000 + turn * 3_000_000;

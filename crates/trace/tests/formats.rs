@@ -138,7 +138,7 @@ fn every_format_gives_the_same_facts() {
 }
 
 #[test]
-fn names_and_processes_are_told_once() {
+fn names_and_processes_are_reported_once() {
     let (events, _) = read(&formats(5)[0].1).unwrap();
     let count = |wanted: &dyn Fn(&Fact) -> bool| events.iter().filter(|e| wanted(&e.fact)).count();
     assert_eq!(count(&|fact| matches!(fact, Fact::Named { .. })), 2);
@@ -224,7 +224,7 @@ fn any_changed_byte_is_survived() {
 }
 
 #[test]
-fn what_is_no_trace_is_told_what_to_do() {
+fn file_that_is_no_trace_is_answered_with_what_to_do() {
     let error = read(b"hello").unwrap_err().to_string();
     assert!(error.contains("made: neither perf.data nor trace.dat"), "{error}");
     let error = read(b"2ELIFREP........").unwrap_err().to_string();

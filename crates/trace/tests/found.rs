@@ -77,7 +77,7 @@ fn steal<'a>(report: &'a AnalysisReport, vm: &str) -> Option<&'a AnalysisFinding
 }
 
 #[test]
-fn of_one_vcpu_that_never_slept_neither_sleep_nor_siblings_are_told() {
+fn vcpu_that_never_slept_has_no_figures_of_sleep_or_siblings() {
     let report = of(turns((11, "CPU 0/KVM"), (21, "CPU 0/KVM")));
     for vm in ["vm-10", "vm-20"] {
         let said = &steal(&report, vm).expect("found").text;
@@ -88,7 +88,7 @@ fn of_one_vcpu_that_never_slept_neither_sleep_nor_siblings_are_told() {
 }
 
 #[test]
-fn of_vcpus_that_ran_too_little_to_tell_sleep_is_not_told() {
+fn vcpus_that_hardly_ran_have_no_figure_of_sleep() {
     let mut events = [named(11, "CPU 0/KVM"), named(12, "CPU 1/KVM"), named(21, "busy")].concat();
     // 2 ms in all, and 40 ms of waiting.
     for turn in 0..2 {
@@ -102,7 +102,7 @@ fn of_vcpus_that_ran_too_little_to_tell_sleep_is_not_told() {
 }
 
 #[test]
-fn a_thread_whose_name_begins_with_a_bracket_is_a_culprit_as_others() {
+fn thread_whose_name_begins_with_bracket_is_culprit_as_others() {
     for name in ["(udev-worker)", "(idle)"] {
         let report = of(turns((11, "CPU 0/KVM"), (31, name)));
         let found = steal(&report, "vm-10").expect("found");
@@ -112,7 +112,7 @@ fn a_thread_whose_name_begins_with_a_bracket_is_a_culprit_as_others() {
 }
 
 #[test]
-fn halts_are_counted_by_how_they_ended_and_unknown_without_their_event() {
+fn halts_are_counted_by_end_and_unknown_without_their_event() {
     let mut events = turns((11, "CPU 0/KVM"), (21, "CPU 0/KVM"));
     assert!(of(events.clone()).vms.iter().all(|vm| vm.halts.is_none()));
     for (time, slept) in [(3, true), (5, false), (7, false)] {
@@ -127,7 +127,7 @@ fn halts_are_counted_by_how_they_ended_and_unknown_without_their_event() {
 }
 
 #[test]
-fn vcpus_that_are_seen_after_the_vms_were_found_are_counted_each_once() {
+fn vcpus_seen_after_the_vms_were_found_count_once_each() {
     let early = turns((11, "CPU 0/KVM"), (21, "CPU 0/KVM"));
     let entry = |time, tid| event(time, Fact::KvmEntry { tid: Tid(tid), vcpu: 0 });
     let more = |tids: &[u32]| -> Vec<Event> {
@@ -151,7 +151,7 @@ fn vcpus_that_are_seen_after_the_vms_were_found_are_counted_each_once() {
 }
 
 #[test]
-fn on_a_host_whose_cores_have_one_cpu_nothing_competes_which_is_not_unknown() {
+fn on_single_threaded_cores_competition_is_zero_not_unknown() {
     let events = turns((11, "CPU 0/KVM"), (21, "CPU 0/KVM"));
     let host = &of(events.clone()).host;
     assert_eq!((host.competing_modules, host.has_single_cores), (None, false));

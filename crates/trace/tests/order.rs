@@ -87,7 +87,7 @@ fn a_healthy_pipe_says_nothing_of_order() {
 }
 
 #[test]
-fn what_is_out_of_order_within_a_round_is_put_in_place_and_changes_nothing() {
+fn events_out_of_order_within_a_round_are_sorted() {
     let (expected, _, sound) = read(&healthy());
     let (before, mut rounds) = parts(&healthy());
     rounds.iter_mut().for_each(|round| round.reverse());
@@ -108,7 +108,7 @@ fn what_is_out_of_order_within_a_round_is_put_in_place_and_changes_nothing() {
 }
 
 #[test]
-fn what_comes_rounds_too_late_is_counted_and_what_it_means_is_said() {
+fn events_rounds_too_late_are_counted_and_explained() {
     let (before, mut rounds) = parts(&healthy());
     // Of CPU 0, 11 to 13 ms: when round 4 has ended, all up to the end of round 3 is given, 40 ms.
     let moved: Vec<Vec<u8>> = rounds[1].drain(..3).collect();
@@ -122,7 +122,7 @@ fn what_comes_rounds_too_late_is_counted_and_what_it_means_is_said() {
 }
 
 #[test]
-fn a_clock_that_steps_back_within_a_round_is_spoken_of_where_switches_do_not_fit() {
+fn clock_that_steps_back_within_a_round_is_reported() {
     let (before, mut rounds) = parts(&healthy());
     // The second half of CPU 0's turns in one round, 2.5 ms too early.
     for sample in &mut rounds[4][5..10] {

@@ -38,7 +38,7 @@ fn perf_data_gives_every_sample_and_the_topology() {
 }
 
 #[test]
-fn halts_that_ended_by_polling_are_told_of_each_vm() {
+fn halts_that_ended_by_polling_are_counted_per_vm() {
     let Some(path) = shared("kvm-3vms/host.perf.data") else { return };
     let file = File::open(path).unwrap();
     let mut stream = instep_trace::open(file, "shared", Default::default()).unwrap();

@@ -73,7 +73,7 @@ fn trace_with(keep: fn(&TracepointFields) -> bool) -> AnalysisReport {
 }
 
 #[test]
-fn the_spinning_and_the_blocking_vm_lose_time_to_the_computing_one() {
+fn spinning_and_the_blocking_vm_lose_time_to_the_computing_one() {
     let report = trace();
     assert_eq!(report.vms.iter().map(|vm| vm.vcpus.len()).sum::<usize>(), 8);
     for name in ["alpha", "beta"] {
@@ -96,7 +96,7 @@ fn the_spinning_and_the_blocking_vm_lose_time_to_the_computing_one() {
 }
 
 #[test]
-fn a_vm_that_spins_in_parts_is_told_from_one_that_blocks() {
+fn vm_that_spins_at_times_is_distinguished_from_a_blocking_one() {
     let report = trace();
     let found = |name: &str| {
         let is = |finding: &&instep_trace::analysis::report::AnalysisFinding| {
@@ -150,7 +150,7 @@ fn every_nanosecond_is_accounted_for_and_every_wait_is_charged() {
 }
 
 #[test]
-fn sleeps_are_told_apart_by_who_ends_them() {
+fn sleeps_are_classified_by_the_waker() {
     let report = trace();
     let beta = &report.vms[1];
     assert_eq!(beta.wakeups.sibling.count, 100);
@@ -159,7 +159,7 @@ fn sleeps_are_told_apart_by_who_ends_them() {
 }
 
 #[test]
-fn without_sched_wakeup_a_woken_vcpu_waits_for_who_runs_where_it_was() {
+fn without_sched_wakeup_a_woken_vcpu_waits_for_its_last_cpu() {
     // As `perf sched record` records: nothing says when a woken thread is on a queue.
     let report = trace_with(|what| !matches!(what, TracepointFields::Wakeup(..)));
     let beta = &report.vms[1];

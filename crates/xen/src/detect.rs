@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn control_domain_is_told_from_a_guest() {
+    fn control_domain_is_distinguished_from_a_guest() {
         assert_eq!(found(&[]), XenPresence::Nothing);
         assert_eq!(found(&[("sys/hypervisor/type", "kvm\n")]), XenPresence::Nothing);
         assert_eq!(found(&[("proc/xen/capabilities", "control_d\n")]), XenPresence::Control);

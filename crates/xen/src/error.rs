@@ -9,8 +9,8 @@ use std::path::PathBuf;
 pub enum Error {
     /// The toolstack's program is not there.
     #[error(
-        "there is no program `{program}`, which tells of domains and sets affinities; install the tools of this \
-         Xen (Debian: xen-utils-common), or run this in the control domain (dom0)"
+        "there is no program `{program}`, which lists domains and sets affinities; install the \
+         tools of this Xen (Debian: xen-utils-common), or run this in the control domain (dom0)"
     )]
     NoProgram {
         /// Its name.
@@ -94,8 +94,7 @@ impl Error {
     /// A domain may be there, but a look could not read it.
     pub(crate) fn unread() -> Self {
         Self::Unusable {
-            what: "it cannot be told what it has now, as `xl` printed rows that cannot be read"
-                .to_owned(),
+            what: "what it has now is unknown, as `xl` printed rows that cannot be read".to_owned(),
             next: "see the warnings of `instep status`",
         }
     }

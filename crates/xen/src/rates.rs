@@ -130,7 +130,7 @@ fn pool_of(topology: &Topology, domain: &DomainFacts) -> Result<CpuSet, String> 
         let pool = domain.pool.as_ref().map(|pool| pool.and(&topology.all_cpus()));
         match pool.filter(|pool| !pool.is_empty()) {
             Some(pool) => return Ok(pool),
-            None => "it is not known which CPUs its CPU pool has (`xl cpupool-list -c` tells)",
+            None => "it is not known which CPUs its CPU pool has (see `xl cpupool-list -c`)",
         }
     };
     Err(why.to_owned())

@@ -334,7 +334,7 @@ esac; true"#;
     }
 
     #[test]
-    fn failure_is_told_with_what_was_said_and_what_to_do() {
+    fn failure_is_reported_with_the_message_and_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let said = "echo 'xencall: error: Could not obtain handle on privileged command interface: No such \
                     file or directory' >&2; exit 1";

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn speed_is_in_parts_of_the_throughput_alone_of_the_whole_scheduler() {
+    fn speed_is_in_parts_of_throughput_alone_of_whole_scheduler() {
         let result = |speed: f64, alone: f64| {
             let vm = json!({ "name": "a", "cpus": 1.0, "fair_share_speed": speed, "alone": alone,
                              "wait": { "max_ns": 5, "up_to_ns": [1] } });

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn only_cli_may_know_lab_and_nobody_cli() {
+    fn only_cli_may_know_lab_and_no_crate_cli() {
         assert_eq!(found("instep-agent", "instep-lab", false), 1);
         assert_eq!(found("instep-agent", "instep-lab", true), 1);
         assert_eq!(found("instep-cli", "instep-lab", false), 0);

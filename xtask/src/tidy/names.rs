@@ -1,5 +1,5 @@
 //! Names that say nothing of what they hold: the guide of words (CONTRIBUTING.md) wants verbs with an object for
-//! functions and nouns for files.
+//! functions and nouns for files and types.
 
 use super::Finding;
 use super::links::Texts;
@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 const FUNCTIONS: [&str; 7] = ["ahead", "apart", "look", "said", "settle", "told", "weigh"];
 /// No source file is called so, nor like a function that may not be.
 const FILES: [&str; 6] = ["judged", "keep", "stay", "taken", "told", "where"];
+/// No type is called so.
+const TYPES: [&str; 10] =
+    ["Came", "Gone", "How", "Look", "Said", "Told", "What", "When", "Where", "Who"];
 
 /// Checks the names of all sources and of the functions in them.
 pub(super) fn check(files: &Texts) -> Vec<Finding> {
@@ -33,7 +36,8 @@ fn names<'a>(path: &'a Path, text: &'a str) -> Vec<&'a str> {
     let is_bad = |name: &str| FUNCTIONS.contains(&name) || FILES.contains(&name);
     let defines = if extension == Some("rs") { rust_function } else { c_function };
     let functions = text.lines().filter_map(defines).filter(|name| FUNCTIONS.contains(name));
-    Some(stem).filter(|stem| is_bad(stem)).into_iter().chain(functions).collect()
+    let types = text.lines().filter_map(rust_type).filter(|name| TYPES.contains(name));
+    Some(stem).filter(|stem| is_bad(stem)).into_iter().chain(functions).chain(types).collect()
 }
 
 /// The function that a line of Rust defines.
@@ -44,6 +48,13 @@ fn rust_function(line: &str) -> Option<&str> {
     let is_modifier =
         |word: &str| modifiers.contains(&word) || word.starts_with("pub(") || word.ends_with(')');
     before.split_whitespace().all(is_modifier).then(|| word(after))
+}
+
+/// The type that a line of Rust defines.
+fn rust_type(line: &str) -> Option<&str> {
+    let keyword = ["struct ", "enum ", "trait ", "type "];
+    let at = keyword.iter().find_map(|keyword| line.split_once(keyword))?;
+    (at.0.trim().is_empty() || at.0.trim_start().starts_with("pub")).then(|| word(at.1))
 }
 
 /// The function that a line of C defines: it begins at the margin with its type.
@@ -74,6 +85,7 @@ mod tests {
             assert_eq!(found("a/src/b.rs", text), 1, "{text}");
         }
         assert_eq!(found("bpf/a.bpf.h", "SEPARATE int weigh(struct task *t)"), 1);
+        assert_eq!(found("a/src/b.rs", "    pub(super) struct Told<'a> {\ntype Say = Told;"), 1);
         assert_eq!(found("bpf/taken.bpf.h", "") + found("a/src/told.rs", ""), 2);
     }
 

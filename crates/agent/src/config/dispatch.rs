@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_nobody_follows_are_told() {
+    fn settings_without_effect_are_reported() {
         let idle = |text: &str| parse(text).unwrap().dispatch.idle().is_some();
         assert!(idle("[dispatch.vm.web]\nweight = 200\n"));
         assert!(idle("[[dispatch.process]]\nname = 'job'\npid = 12\n"));

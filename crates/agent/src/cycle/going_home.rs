@@ -74,11 +74,11 @@ fn goes_home(room: usize, falls_out: bool) -> (Vec<&'static str>, Vec<String>) {
     let ((mut watch, in_force), (mut observer, observation)) = (watch(room), observed());
     looks_always(&mut watch);
     let config = Config::default();
-    let Decided { mut decision, told, soft } = watch.decide(&observation, (&config, 1));
+    let Decided { mut decision, new_homes, soft } = watch.decide(&observation, (&config, 1));
     decision.actions = observation.snapshot.vms.iter().map(move_memory).collect();
     let log = watch.scheduler.as_ref().map(|fake| Rc::clone(&fake.log)).unwrap();
     log.borrow_mut().clear();
-    let mut done = Done::of(SystemTime::now(), observation, decision, told);
+    let mut done = Done::of(SystemTime::now(), observation, decision, new_homes);
     done.outcomes = vec!["see memory".to_owned(); 2];
     let falls_out = falls_out.then_some(in_force);
     let mut tools = Tools {
@@ -109,10 +109,10 @@ fn move_memory(vm: &Vm) -> Action {
 }
 
 #[test]
-fn homes_are_told_before_memory_moves_and_the_scheduler_is_looked_after_meanwhile() {
+fn homes_are_passed_on_before_memory_moves() {
     let (log, outcomes) = goes_home(9, false);
     assert_eq!(log, ["noted", "looked", "memory", "looked", "memory", "looked"]);
-    let told = "told the kernel scheduler";
+    let told = "passed to the kernel scheduler";
     assert_eq!(outcomes, [told, told, "see memory", "see memory"]);
 }
 
@@ -123,9 +123,9 @@ fn memory_waits_when_the_scheduler_falls_out_meanwhile() {
 }
 
 #[test]
-fn memory_waits_for_a_vm_that_found_no_room_and_nobody_says_it_was_told() {
+fn memory_waits_for_a_vm_without_room_and_no_record_claims_more() {
     let (log, outcomes) = goes_home(1, false);
     assert!(!log.contains(&"memory"), "{log:?}");
-    assert_eq!(outcomes[0], "told the kernel scheduler");
-    assert!(outcomes[1].starts_with("not told: "), "{outcomes:?}");
+    assert_eq!(outcomes[0], "passed to the kernel scheduler");
+    assert!(outcomes[1].starts_with("not passed on: "), "{outcomes:?}");
 }

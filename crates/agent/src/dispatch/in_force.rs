@@ -175,14 +175,14 @@ pub struct VcpuInForce {
 
 /// A run that had loaded Instep's scheduler and is gone without a word: it was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gone {
+pub struct KilledRun {
     /// Its process.
     pub pid: u32,
     /// When it last said what was in force, as it does every second.
     pub heard: Option<SystemTime>,
 }
 
-impl Gone {
+impl KilledRun {
     /// Why the default scheduler is in force: one sentence.
     #[must_use]
     pub fn why(&self) -> String {
@@ -211,11 +211,11 @@ pub fn read(state: &Path) -> Option<InForce> {
 /// The run that had loaded Instep's scheduler and was killed, until a run with this state directory
 /// begins or something is restored there. One that the machine's end ended is none.
 #[must_use]
-pub fn gone(state: &Path) -> Option<Gone> {
+pub fn gone(state: &Path) -> Option<KilledRun> {
     let ended = |in_force: &InForce| matches!(in_force.instance.life(), Ok(InstanceLife::Ended));
     let told = stored(state).filter(|in_force| in_force.instep && ended(in_force))?;
     let written = std::fs::metadata(state.join(FILE)).and_then(|file| file.modified());
-    Some(Gone { pid: told.instance.pid, heard: written.ok() })
+    Some(KilledRun { pid: told.instance.pid, heard: written.ok() })
 }
 
 fn stored(state: &Path) -> Option<InForce> {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_version_wrote_is_read_unless_a_mere_number_tells_its_process() {
+    fn file_of_an_earlier_version_is_read_if_its_process_is_certain() {
         let dir = instep_madehost::scratch_dir().unwrap();
         let found = |instance: &str| {
             let rest = r#""why":"x","failures":0,"counters":{},"vms":[]"#;
@@ -374,11 +374,11 @@ mod tests {
     }
 
     #[test]
-    fn why_the_default_is_in_force_after_a_kill_names_process_and_time() {
+    fn why_default_is_in_force_after_a_kill_names_process_and_time() {
         let heard = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_421_475);
-        let why = Gone { pid: 1234, heard: Some(heard) }.why();
+        let why = KilledRun { pid: 1234, heard: Some(heard) }.why();
         let said = "(process 1234, last heard of at 2026-11-23T";
         assert!(why.contains(said) && why.ends_with("; start it again"), "{why}");
-        assert!(Gone { pid: 9, heard: None }.why().contains("(process 9) ended"));
+        assert!(KilledRun { pid: 9, heard: None }.why().contains("(process 9) ended"));
     }
 }

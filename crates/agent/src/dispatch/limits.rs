@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_finds_no_room_is_told_by_its_cgroup() {
+    fn a_limit_that_finds_no_room_is_reported_by_its_cgroup() {
         let (dir, id) = host_with("cpu/machine.slice/a.scope");
         let at = dir.path().join("sys/fs/cgroup/cpu/machine.slice/a.scope");
         std::fs::write(at.join("cpu.cfs_quota_us"), "20000\n").unwrap();

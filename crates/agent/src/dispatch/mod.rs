@@ -29,7 +29,9 @@ use crate::config::dispatch::DispatchConfig;
 use crate::error::Error;
 use crate::observe::{Observer, SharedScanner, VmKey};
 pub use held::take_held;
-pub use in_force::{Gone, InForce, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read};
+pub use in_force::{
+    InForce, KilledRun, LastExit, Program, VmInForce, WaitsInForce, forget, gone, read,
+};
 use instep_core::idset::CpuSet;
 use instep_core::units::{Nanos, NodeId, Tid};
 use instep_host::Root;
@@ -82,7 +84,7 @@ pub struct Dispatch {
     /// The CPUs that it was last loaded to keep apart: those of `isolcpus=` and of isolated cpuset partitions.
     isolated: CpuSet,
     scanner: SharedScanner,
-    weigher: weights::Weigher,
+    feeder: weights::WeightFeeder,
     held: held::HeldRates,
     cgroups: limits::CgroupPaths,
     /// The limits that it keeps, and how many there are besides.
@@ -152,7 +154,7 @@ impl Dispatch {
             homes: BTreeMap::new(),
             isolated: CpuSet::default(),
             scanner: observer.scanner(),
-            weigher: weights::Weigher::new(),
+            feeder: weights::WeightFeeder::new(),
             held: held::HeldRates::default(),
             cgroups: limits::CgroupPaths::default(),
             limits: (Vec::new(), 0),
@@ -295,7 +297,7 @@ impl Dispatch {
                 self.said.push("Instep's kernel scheduler is in force".to_owned());
                 (self.looks, self.feeds_next) = (0, true);
                 self.refused.clear();
-                self.weigher = weights::Weigher::new();
+                self.feeder = weights::WeightFeeder::new();
                 State::Loaded { kernel: Box::new(kernel), since: Instant::now() }
             }
             Err(error) => self.wait(format!("it cannot be loaded: {error:#}")),
@@ -371,7 +373,7 @@ impl Dispatch {
         let State::Loaded { kernel, .. } = &mut self.state else { return };
         self.reweighed = kernel.reweighed();
         if self.config.host_weight.is_none()
-            && let Err(error) = self.weigher.update(kernel)
+            && let Err(error) = self.feeder.update(kernel)
         {
             // What was said before holds until the next look.
             tracing::debug!(%error, "weights of cgroups");
@@ -452,7 +454,7 @@ impl Dispatch {
     fn note_exit(&mut self, exit: &Exit) {
         let dump = self.dir.as_deref().and_then(|dir| in_force::keep_dump(dir, exit));
         if let Some(path) = &dump {
-            self.said.push(format!("what the CPUs were doing is told in {}", path.display()));
+            self.said.push(format!("{} says what the CPUs were doing", path.display()));
         }
         self.last_exit = Some(LastExit { why: exit.why(), dump });
     }
@@ -500,8 +502,8 @@ impl Scheduler for Dispatch {
     fn follow_weights(&mut self) {
         // Whoever may set weights in a cgroup that was handed over could have it compute all the time.
         if let State::Loaded { kernel, .. } = &self.state
-            && (self.weigher.measures_first()
-                || self.weigher.is_rested() && kernel.reweighed() != self.reweighed)
+            && (self.feeder.measures_first()
+                || self.feeder.is_rested() && kernel.reweighed() != self.reweighed)
         {
             self.update_weights();
         }

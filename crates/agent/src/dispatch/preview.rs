@@ -28,8 +28,8 @@ pub fn preview(config: &Config, observer: &Observer) -> Vec<String> {
             said.extend(table.vms.iter().map(|placed| described(&placed.entry)));
             if config.keeps_homes() {
                 said.push(
-                    "vCPUs of VMs with one home node would not be bound to it: it would be told \
-                     the node"
+                    "vCPUs of VMs with one home node would not be bound to it: the scheduler \
+                     would keep them there"
                         .to_owned(),
                 );
             }

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn who_found_no_room_is_told_by_process() {
+    fn vm_without_room_is_reported_by_process() {
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         made.push(vm("small", 2));
         made.push(vm("large", 3));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_cannot_be_a_vm_of_its_own_is_told() {
+    fn a_process_that_cannot_be_a_vm_of_its_own_is_reported() {
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         made.push(vm("web", 2));
         let (own, taken) = (std::process::id(), made.vms[0].pid);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn every_vcpu_is_looked_at_with_the_name_of_its_vm_and_no_helper() {
+    fn every_vcpu_is_looked_at_with_name_of_its_vm_and_no_helper() {
         let ids = |tids: &[u32]| -> Vec<ThreadId> {
             tids.iter().map(|tid| ThreadId { tid: Tid(*tid), start_ticks: 1 }).collect()
         };

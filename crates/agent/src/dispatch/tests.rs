@@ -27,7 +27,7 @@ fn off_is_off_and_says_why() {
 }
 
 #[test]
-fn what_is_in_force_is_told_as_long_as_its_process_lives() {
+fn what_is_in_force_is_reported_as_long_as_its_process_lives() {
     let dir = instep_madehost::scratch_dir().unwrap();
     let dispatch = Dispatch::begin(&Config::default(), &observer(), Some(dir.path())).unwrap();
     assert_eq!(read(dir.path()), Some(dispatch.in_force()));
@@ -42,7 +42,7 @@ fn what_is_in_force_is_told_as_long_as_its_process_lives() {
 }
 
 #[test]
-fn a_kernel_without_sched_ext_is_an_error_only_when_it_was_demanded() {
+fn kernel_without_sched_ext_is_error_only_when_it_was_demanded() {
     if Path::new("/sys/kernel/sched_ext").exists() {
         instep_madehost::skip::note("this kernel has sched_ext: loading is the lab's to test");
         return;
@@ -55,7 +55,7 @@ fn a_kernel_without_sched_ext_is_an_error_only_when_it_was_demanded() {
 }
 
 #[test]
-fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
+fn obstacle_while_loaded_is_reported_once_and_checked_again() {
     let dir = instep_madehost::scratch_dir().unwrap();
     let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &observer(), Some(dir.path())).unwrap();
@@ -73,7 +73,7 @@ fn what_takes_it_out_while_it_is_loaded_is_told_once_and_looked_at_again() {
 }
 
 #[test]
-fn limits_of_the_scheduler_before_are_forgotten_when_it_is_loaded_anew() {
+fn limits_of_an_earlier_scheduler_are_forgotten_at_loading() {
     let mut dispatch = Dispatch::begin(&Config::default(), &observer(), None).unwrap();
     dispatch.limits = (vec![LimitInForce::default()], 7);
     dispatch.programs = vec![Program::default()];
@@ -111,7 +111,7 @@ fn a_host_of_too_many_domains_is_refused_by_name() {
 }
 
 #[test]
-fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
+fn what_failed_is_not_loaded_by_reading_same_configuration_again() {
     let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &observer(), None).unwrap();
     for _ in 0..3 {
@@ -133,7 +133,7 @@ fn what_failed_is_not_loaded_by_reading_the_same_configuration_again() {
 }
 
 #[test]
-fn after_three_ejections_within_an_hour_it_stays_out_until_its_configuration_changes() {
+fn after_three_ejections_an_hour_only_new_settings_reload_it() {
     let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &observer(), None).unwrap();
     for _ in 0..3 {
@@ -168,7 +168,7 @@ fn limit_without_room_keeps_it_out_and_is_named() {
 }
 
 #[test]
-fn what_was_only_in_the_way_is_looked_at_again_when_the_configuration_is_read() {
+fn obstacle_is_checked_again_when_the_configuration_is_read() {
     let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &observer(), None).unwrap();
     dispatch.unload("vCPUs of db have cookies".to_owned());
@@ -177,7 +177,7 @@ fn what_was_only_in_the_way_is_looked_at_again_when_the_configuration_is_read() 
 }
 
 #[test]
-fn vms_that_cannot_be_looked_for_are_told_once_and_hide_no_other_warning() {
+fn failed_scan_is_reported_once_and_hides_no_other_warning() {
     let nowhere = Scanner::new(Root::at("/nonexistent"), ScanOptions::default());
     let config = Config::default();
     let mut dispatch = Dispatch::begin(&config, &observer(), None).unwrap();

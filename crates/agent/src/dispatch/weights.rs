@@ -14,19 +14,19 @@ use std::time::{Duration, Instant};
 
 /// Weighs VMs and cgroups of a loaded scheduler.
 #[derive(Debug)]
-pub(super) struct Weigher {
+pub(super) struct WeightFeeder {
     /// From when times are counted.
     begun: Instant,
     /// VMs by their number and when their entry of the table was begun.
-    seen: entitled::Weigher<(u32, u32)>,
+    seen: entitled::DemandTracker<(u32, u32)>,
 }
 
 /// A `cpu.weight` of 100 as the kernel keeps it (`GROUP_SHARES` of bpf/state.bpf.h).
 const SHARES: f64 = 1_048_576.0;
 
-impl Weigher {
+impl WeightFeeder {
     pub(super) fn new() -> Self {
-        Self { begun: Instant::now(), seen: entitled::Weigher::default() }
+        Self { begun: Instant::now(), seen: entitled::DemandTracker::default() }
     }
 
     /// Whether the last look is long enough ago for another one.
@@ -163,9 +163,9 @@ mod tests {
             };
             let mut vm = placed(1, 4, at);
             (vm.entry.own_weight, vm.entry.alone) = (Some(300), alone);
-            let mut weigher = Weigher::new();
-            let _ = weigher.weights(&seen(0), &[vm.clone()], Duration::ZERO);
-            weigher.weights(&seen(1_000_000_000), &[vm], Duration::from_secs(1)).vms[0]
+            let mut feeder = WeightFeeder::new();
+            let _ = feeder.weights(&seen(0), &[vm.clone()], Duration::ZERO);
+            feeder.weights(&seen(1_000_000_000), &[vm], Duration::from_secs(1)).vms[0]
         };
         assert_eq!(weights(true, 3), 3000, "300 beside 100");
         assert_eq!(weights(false, 3), 2000, "alone in a cgroup of weight 100");

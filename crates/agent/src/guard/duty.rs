@@ -9,7 +9,7 @@
 //! abandoned, somebody else has it, or nobody knows who -> waits for 10 s, tells the way out, fails
 //! ```
 
-use super::left::{Left, Restored};
+use super::left::{HostJournal, Restored};
 use super::lock::worded;
 use super::{DONE, GOING, NAME, PAUSES, READY};
 use crate::error::Error;
@@ -30,7 +30,11 @@ const DEAF: [i32; 5] = [SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGABRT];
 ///
 /// # Errors
 /// It cannot wait, or what was left behind can be neither read nor put back.
-pub fn stand(state: &StateDir, agent: u32, left: &impl Left) -> Result<Option<Restored>, Error> {
+pub fn stand(
+    state: &StateDir,
+    agent: u32,
+    left: &impl HostJournal,
+) -> Result<Option<Restored>, Error> {
     // Neither is necessary: a name is for people, and a session of its own has who leads one.
     let _ = rustix::thread::set_name(NAME);
     let _ = setsid();
@@ -62,7 +66,7 @@ struct Duty<'a, L> {
     patience: Duration,
 }
 
-impl<L: Left> Duty<'_, L> {
+impl<L: HostJournal> Duty<'_, L> {
     /// Restores what the agent left behind, by the lock that `take` gives.
     fn fulfil(
         &self,
@@ -160,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_of_damon_is_put_back_without_a_journal_once_its_run_is_gone() {
+    fn damons_monitor_is_removed_without_a_journal_after_its_run() {
         let dir = instep_madehost::scratch_dir().unwrap();
         let state = StateDir::at(dir.path().join("s"));
         let record = |pid: u32, start: u64| {
@@ -188,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_that_cannot_be_told_is_waited_for() {
+    fn unknown_holder_of_the_lock_is_waited_for() {
         let (_dir, state) = left_by_a_dead_one();
         let mut times = 0;
         let report = duty(&state, Duration::from_secs(60)).fulfil(|| {
@@ -201,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_since_another_instance_is_in_the_way_is_told_with_the_way_out() {
+    fn change_kept_by_another_instance_is_reported_with_a_remedy() {
         let (_dir, state) = left_by_a_dead_one();
         for pid in [None, Some(std::process::id())] {
             let error = duty(&state, Duration::from_millis(20)).fulfil(|| taken(pid)).unwrap_err();

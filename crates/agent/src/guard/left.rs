@@ -8,7 +8,7 @@ use instep_host::apply::{
 };
 
 /// The journal of one kind of host, as a guardian sees it.
-pub trait Left {
+pub trait HostJournal {
     /// What is recorded in this directory; `None` where nothing is.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Threads {
     }
 }
 
-impl Left for Threads {
+impl HostJournal for Threads {
     fn read_record(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
         let journal = match Journal::load(state)? {
             Some(journal) => {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_that_a_guardian_or_nobody_known_holds_is_waited_for() {
+    fn lock_of_a_guardian_or_an_unknown_process_is_waited_for() {
         let taken = |pid| instep_host::Error::Taken { pid };
         let times = move |pid, limit| {
             let mut times = 0;

@@ -186,9 +186,8 @@ impl Homes {
     /// Why memory comes home in order of address, where that was not said yet.
     pub(crate) fn take_unranked(&mut self) -> Option<String> {
         let (why, is_said) = self.unranked.as_mut()?;
-        (!std::mem::replace(is_said, true)).then(|| {
-            format!("memory comes home in order of address, not what is used most first: {why}")
-        })
+        (!std::mem::replace(is_said, true))
+            .then(|| format!("memory moves home in order of address, not of use: {why}"))
     }
 
     /// Nothing is on its way any more.

@@ -111,7 +111,7 @@ impl Host for Fake {
     ) -> Result<Option<Vec<Region>>, Error> {
         self.watched.push(pid);
         let next = "Instep leaves that alone".to_owned();
-        let what = "somebody else uses DAMON".to_owned();
+        let what = "another program uses DAMON".to_owned();
         let Some(used) = self.used.clone() else { return Err(Error::Unusable { what, next }) };
         let now = self.table.now.get();
         if enough(now) {
@@ -201,7 +201,7 @@ fn a_pass_goes_on_while_the_home_stays_and_ends_when_it_changes() {
 }
 
 #[test]
-fn memory_comes_from_a_node_without_cpus_only_when_that_is_asked_for() {
+fn memory_leaves_a_node_without_cpus_only_on_request() {
     let spec = HostSpec { memory_only_nodes: 1, ..HostSpec::new(2, 4) };
     let observation = observed_on(spec, &["a"]);
     let id = observation.snapshot.vms[0].id.0;
@@ -260,7 +260,7 @@ fn the_memory_map_is_read_once_for_all_nodes_of_a_guest() {
 }
 
 #[test]
-fn a_guest_node_whose_mapping_cannot_be_told_says_so_and_rests() {
+fn guest_node_without_known_mapping_is_reported_and_rests() {
     let observation = two_guest_nodes();
     let (mut homes, mut host) = (Homes::default(), Fake { guest_nodes: 2, ..Fake::default() });
     host.untold = Some(1);
@@ -273,7 +273,10 @@ fn a_guest_node_whose_mapping_cannot_be_told_says_so_and_rests() {
         records.iter().map(|r| (r.guest_node, r.complete, r.moved_bytes.0)).collect();
     assert_eq!(told, [(Some(0), true, MEMORY), (Some(1), false, 0)]);
     let error = records[1].error.as_deref().unwrap_or_default();
-    assert!(error.contains("told to be the memory of guest node 1"), "{records:?}");
+    assert!(
+        error.contains("it is not known which mapping is the memory of guest node 1"),
+        "{records:?}"
+    );
     let later: Vec<usize> = (0..4)
         .map(|_| cycle().iter().filter(|record| record.guest_node == Some(1)).count())
         .collect();
@@ -281,7 +284,7 @@ fn a_guest_node_whose_mapping_cannot_be_told_says_so_and_rests() {
 }
 
 #[test]
-fn memory_of_a_guest_node_goes_on_to_a_home_that_no_vcpu_is_bound_to() {
+fn memory_of_guest_node_goes_on_to_home_that_no_vcpu_is_bound_to() {
     let observation = two_guest_nodes();
     let id = observation.snapshot.vms[0].id.0;
     let (mut homes, mut host) = (Homes::default(), Fake { guest_nodes: 2, ..Fake::default() });
@@ -380,7 +383,7 @@ fn home_mib(table: &Table, pid: u32) -> Vec<u64> {
 }
 
 #[test]
-fn memory_in_use_comes_home_first_where_a_cycle_moves_less_than_all() {
+fn memory_in_use_comes_home_first_where_cycle_moves_less_than_all() {
     let observation = observed(&["a"]);
     let id = observation.snapshot.vms[0].id.0;
     let decision = decided(&observation, 1, true);
@@ -417,7 +420,7 @@ fn nothing_is_watched_where_all_comes_home_in_one_cycle() {
 }
 
 #[test]
-fn memory_comes_in_order_of_address_without_damon_which_is_said_once() {
+fn without_damon_memory_moves_by_address_with_one_notice() {
     let observation = observed(&["a", "b"]);
     let id = observation.snapshot.vms[0].id.0;
     let decision = decided(&observation, 1, true);
@@ -431,7 +434,7 @@ fn memory_comes_in_order_of_address_without_damon_which_is_said_once() {
     assert_eq!(host.watched.len(), 2);
     assert_eq!(home_mib(&host.table, id), (0..16).collect::<Vec<_>>());
     assert_eq!(said.len(), 1, "{said:?}");
-    let words = ["in order of address", "somebody else uses DAMON", "leaves that alone"];
+    let words = ["in order of address", "another program uses DAMON", "leaves that alone"];
     assert!(words.iter().all(|words| said[0].contains(words)), "{said:?}");
 }
 
@@ -453,7 +456,7 @@ fn what_is_not_used_waits_for_what_other_vms_use() {
 }
 
 #[test]
-fn vm_waits_for_the_next_cycle_when_there_is_no_time_left_to_watch_it() {
+fn vm_waits_for_the_next_cycle_when_no_time_is_left_to_watch_it() {
     let observation = observed(&["a", "b"]);
     let ids: Vec<u32> = observation.snapshot.vms.iter().map(|vm| vm.id.0).collect();
     let decision = decided(&observation, 1, true);

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_cannot_be_written_is_told_once() {
+    fn file_that_cannot_be_written_is_reported_once() {
         let mut file = TextFile::default();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("none/a.prom");

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn like_changes_of_a_cycle_are_one_and_refusals_are_told_once() {
+    fn like_changes_of_cycle_are_one_and_refusals_are_reported_once() {
         let change = |to: &str, outcome: &str| PlacementChange {
             at: String::new(),
             vm: "a".to_owned(),

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn history_that_cannot_be_written_is_told_once_and_when_it_is_well_again() {
+    fn unwritable_history_is_reported_once_and_its_end_too() {
         let dir = instep_madehost::scratch_dir().unwrap();
         let in_the_way = dir.path().join("h");
         std::fs::write(&in_the_way, "a file where the directory should be").unwrap();

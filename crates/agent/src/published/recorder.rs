@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queue_that_is_full_drops_and_counts_and_delays_nobody() {
+    fn full_queue_drops_counts_and_delays_nothing() {
         // Nobody takes anything: the disk hangs.
         let (sender, queue) = sync_channel(MOST_WAITING);
         let mut recorder = Recorder { sender: Some(sender), room: 1, state: Arc::default() };

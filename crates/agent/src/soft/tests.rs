@@ -51,14 +51,14 @@ impl Run {
         self.made.uptime = Nanos(self.made.uptime.0 + Nanos::SECOND.0);
         self.made.write(self.dir.path()).unwrap();
         let seen = self.observer.observe(Some(&self.journal), None).unwrap();
-        let Decided { decision, told, soft } =
+        let Decided { decision, new_homes, soft } =
             self.soft.decide(&seen, (&self.config, self.count), keeps);
         self.soft = soft;
         for action in &decision.actions {
             self.carry_out(&seen, action);
         }
-        let name = |told: Told| (seen.snapshot.vm(told.vm.id).unwrap().name.clone(), told.node);
-        let told = told.into_iter().map(name).collect();
+        let name = |home: NewHome| (seen.snapshot.vm(home.vm.id).unwrap().name.clone(), home.node);
+        let told = new_homes.into_iter().map(name).collect();
         self.observer.remember_decision(seen, &decision);
         Cycle { decision, told }
     }
@@ -128,7 +128,7 @@ fn on(nodes: &[u32]) -> Vec<NodeSet> {
 }
 
 #[test]
-fn a_soft_home_is_told_once_and_binds_no_vcpu() {
+fn soft_home_is_passed_on_once_and_binds_no_vcpu() {
     let mut run = Run::of(vec![vm("a", 1), vm("b", 0)]);
     let first = run.cycle(ALL);
     assert_eq!(first.told, [("a".to_owned(), NodeId(1)), ("b".to_owned(), NodeId(0))]);
@@ -175,7 +175,7 @@ fn emulator_threads_and_memory_are_brought_home_as_ever() {
 }
 
 #[test]
-fn a_scheduler_that_falls_out_leaves_vms_bound_and_one_that_is_back_frees_them() {
+fn vms_are_bound_while_the_scheduler_is_out() {
     let mut run = Run::of(vec![vm("a", 1), vm("b", 0)]);
     run.cycle(ALL);
     let fell_out = run.cycle(NOBODY);

@@ -156,7 +156,7 @@ fn each_setting_is_of_the_first_that_says_it() {
 }
 
 #[test]
-fn wrong_value_is_told_once_and_the_other_settings_hold() {
+fn wrong_value_is_reported_once_and_the_other_settings_hold() {
     let mut host = Host::new();
     let (mut reported, mut heard) = (Reported::default(), Heard::default());
     host.set_metadata("weight=\"200ms\" cosched=\"relaxed\" wieght=\"1\" ignore=\"\"");
@@ -198,7 +198,7 @@ fn wrong_value_is_told_once_and_the_other_settings_hold() {
 }
 
 #[test]
-fn unreadable_definition_is_told_and_ends_nothing() {
+fn unreadable_definition_is_reported_and_ends_nothing() {
     let mut host = Host::new();
     host.write("run/libvirt/qemu/web.xml", "<domstatus pid='1'><domain>");
     let observation = host.observe();

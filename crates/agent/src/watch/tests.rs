@@ -111,9 +111,9 @@ fn cycle(watch: &mut Watch<Fake>, observation: &Observation) -> (usize, Vec<bool
     let mut decided = watch.decide(observation, (&Config::default(), 1));
     let keys = observation.scan.vms.iter().map(VmKey::from);
     let homes = keys.zip([1, 0].map(NodeId)).collect();
-    watch.tell(homes, (decided.soft, &mut decided.told), &mut Counting::default());
+    watch.tell(homes, (decided.soft, &mut decided.new_homes), &mut Counting::default());
     let bound = |action: &&Action| matches!(action, Action::SetVcpuAffinity { .. });
-    let taken = decided.told.iter().map(|told| told.taken).collect();
+    let taken = decided.new_homes.iter().map(|told| told.taken).collect();
     (decided.decision.actions.iter().filter(bound).count(), taken)
 }
 
@@ -169,7 +169,7 @@ fn looks_without_a_run_take_it_out_of_steal_by_its_last_rate() {
 }
 
 #[test]
-fn a_cycle_follows_soon_when_the_scheduler_comes_and_when_it_goes() {
+fn cycle_follows_soon_when_the_scheduler_comes_and_when_it_goes() {
     let ((mut watch, in_force), (_, seen)) = (watch(9), observed());
     assert_eq!(pause(&watch), SOON, "it came into force");
     assert_eq!(cycle(&mut watch, &seen), (0, vec![true, true]));
@@ -183,7 +183,7 @@ fn a_cycle_follows_soon_when_the_scheduler_comes_and_when_it_goes() {
 }
 
 #[test]
-fn a_scheduler_that_is_back_before_a_cycle_keeps_what_was_left_to_it() {
+fn scheduler_that_is_back_before_cycle_keeps_what_was_left_to_it() {
     let ((mut watch, in_force), (_, seen)) = (watch(9), observed());
     cycle(&mut watch, &seen);
     for (now, then) in [(false, SOON), (true, LATER)] {
@@ -201,7 +201,7 @@ fn a_cycle_that_failed_is_followed_by_another_soon() {
     watch.supervise_scheduler(&mut Counting::default());
     for _ in 0..2 {
         let decided = watch.decide(&seen, (&Config::default(), 2));
-        assert!(decided.told.is_empty() && !decided.decision.actions.is_empty());
+        assert!(decided.new_homes.is_empty() && !decided.decision.actions.is_empty());
         assert_eq!(pause(&watch), SOON, "what was decided was not done");
     }
 }
@@ -216,7 +216,7 @@ fn a_vm_that_turns_out_to_find_no_room_is_bound_soon() {
 }
 
 #[test]
-fn looks_in_the_midst_of_work_are_a_second_apart_and_told() {
+fn looks_in_the_midst_of_work_are_a_second_apart_and_reported() {
     let ((mut watch, _), (_, seen), mut heard) = (watch(9), observed(), Counting::default());
     cycle(&mut watch, &seen);
     watch.every = Duration::from_secs(3600);
@@ -232,7 +232,7 @@ fn looks_in_the_midst_of_work_are_a_second_apart_and_told() {
 }
 
 #[test]
-fn scheduler_is_told_of_a_vm_that_came_before_the_next_look() {
+fn scheduler_learns_of_a_new_vm_before_the_next_scan() {
     let ((mut watch, _), mut heard) = (watch(9), Counting::default());
     watch.every = Duration::from_secs(3600);
     let log = Rc::clone(&watch.scheduler.as_ref().unwrap().log);
@@ -242,7 +242,7 @@ fn scheduler_is_told_of_a_vm_that_came_before_the_next_look() {
 }
 
 #[test]
-fn vms_that_come_again_and_again_are_told_at_intervals() {
+fn vms_that_come_again_and_again_are_reported_at_intervals() {
     let ((mut watch, _), mut heard) = (watch(9), Counting::default());
     watch.every = Duration::from_secs(3600);
     watch.between_arrivals = Duration::from_secs(3600);

@@ -1,11 +1,11 @@
 //! Domains with affinities from Instep: who answers for them, and putting them back.
 
 use crate::error::Error;
-use crate::guard::{Left, Recorded, Restored};
+use crate::guard::{HostJournal, Recorded, Restored};
 use instep_core::wording::Count;
 use instep_host::apply::{Instance, InstanceLife, InstanceLock, StateDir, this_instance};
 use instep_xen::Source;
-use instep_xen::apply::{Applier, DomainRestoreReport, Holder, Journal, LiveHands};
+use instep_xen::apply::{Applier, DomainRestoreReport, Holder, Journal, LiveAccess};
 use instep_xen::source::Query;
 use instep_xen::text::info::{self, Info};
 
@@ -13,8 +13,8 @@ use instep_xen::text::info::{self, Info};
 ///
 /// # Errors
 /// There is a journal that cannot be read, or this process cannot be read under /proc.
-pub fn open(state: &StateDir, source: Source, info: &Info) -> Result<Applier<LiveHands>, Error> {
-    let hands = LiveHands::new(source, info);
+pub fn open(state: &StateDir, source: Source, info: &Info) -> Result<Applier<LiveAccess>, Error> {
+    let hands = LiveAccess::new(source, info);
     Ok(Applier::open(state.path().to_owned(), this_instance()?, hands)?)
 }
 
@@ -31,7 +31,7 @@ pub fn restore(state: &StateDir, source: Source) -> Result<DomainRestoreReport, 
 #[derive(Clone, Copy, Debug)]
 pub struct Domains;
 
-impl Left for Domains {
+impl HostJournal for Domains {
     fn read_record(&self, state: &StateDir) -> Result<Option<Recorded>, Error> {
         let Some(Journal { boot_id, holder, .. }) = Journal::load(state.path())? else {
             return Ok(None);

@@ -41,7 +41,7 @@ pub type Memory = BTreeMap<DomainKey, BTreeMap<NodeId, Bytes>>;
 
 /// What a look knows from before.
 #[derive(Debug, Default)]
-pub struct Known<'a> {
+pub struct PriorScan<'a> {
     /// Loads are those since this look; averages since each domain started without one.
     pub before: Option<&'a XenScan>,
     /// The length of the window, where it is not that between the looks.
@@ -57,10 +57,10 @@ pub struct Known<'a> {
 pub fn observe_domains(
     source: &Source,
     depth: Depth,
-    known: &Known<'_>,
+    known: &PriorScan<'_>,
     memory: &mut Memory,
 ) -> Result<DomainObservation, Error> {
-    let &Known { before, elapsed, journal } = known;
+    let &PriorScan { before, elapsed, journal } = known;
     let mut now = scan(source, depth)?;
     memory.retain(|key, _| now.domain(key).is_some() || now.may_miss(key));
     for domain in &mut now.domains {
@@ -120,7 +120,8 @@ mod tests {
         let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xen/tests/data");
         let source = Source::Copy(data.join("four-nodes/partial"));
         let mut memory = Memory::new();
-        let full = observe_domains(&source, Depth::Full, &Known::default(), &mut memory).unwrap();
+        let full =
+            observe_domains(&source, Depth::Full, &PriorScan::default(), &mut memory).unwrap();
         assert!(full.snapshot.vms.iter().all(|vm| vm.memory_total().0 > 0));
         let dir = instep_madehost::scratch_dir().unwrap();
         fs::create_dir(dir.path().join("xen")).unwrap();
@@ -131,14 +132,15 @@ mod tests {
             fs::write(dir.path().join("xen").join(name), text).unwrap();
         }
         let silent = Source::Copy(dir.path().to_owned());
-        let short = observe_domains(&silent, Depth::Full, &Known::default(), &mut memory).unwrap();
+        let short =
+            observe_domains(&silent, Depth::Full, &PriorScan::default(), &mut memory).unwrap();
         assert_eq!(short.snapshot.vms.len(), full.snapshot.vms.len());
         for (short, full) in short.snapshot.vms.iter().zip(&full.snapshot.vms) {
             assert_eq!(short.memory, full.memory);
         }
         // Of a domain that has ended nothing is kept.
         let other = Source::Copy(data.join("two-nodes/pools"));
-        observe_domains(&other, Depth::Times, &Known::default(), &mut memory).unwrap();
+        observe_domains(&other, Depth::Times, &PriorScan::default(), &mut memory).unwrap();
         assert!(memory.keys().all(|key| key.id == 0), "{memory:?}");
     }
 }

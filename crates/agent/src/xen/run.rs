@@ -6,8 +6,8 @@
 //! ```
 
 use super::{
-    DomainObservation, Domains, Known, Memory, decide, depth_of, describe_restore, observe_domains,
-    open,
+    DomainObservation, Domains, Memory, PriorScan, decide, depth_of, describe_restore,
+    observe_domains, open,
 };
 use crate::config::Config;
 use crate::error::Error;
@@ -28,7 +28,7 @@ use instep_core::units::VmId;
 use instep_core::wording::Count;
 use instep_host::apply::StateDir;
 use instep_xen::apply::{
-    Applied, Applier, DomainChange, DomainRestoreReport, Hands, Holder, Journal,
+    Applied, Applier, DomainChange, DomainRestoreReport, Holder, HostAccess, Journal,
 };
 use instep_xen::scan::{Depth, scan};
 use instep_xen::{Source, XenScan};
@@ -106,7 +106,7 @@ pub fn run(mut options: XenRunOptions<'_>, sink: &mut dyn Sink) -> Result<Ended,
 }
 
 /// Restores what a run left that was killed.
-fn begin<H: Hands>(mut applier: Applier<H>, sink: &mut dyn Sink) -> Result<Applier<H>, Error> {
+fn begin<H: HostAccess>(mut applier: Applier<H>, sink: &mut dyn Sink) -> Result<Applier<H>, Error> {
     let journal = applier.journal();
     if journal.holder != Holder::Kept && !journal.domains.is_empty() {
         let report = applier.restore(|_| true)?;
@@ -136,7 +136,7 @@ impl<'a> Run<'a> {
         Self { options, service, before, memory: Memory::new(), walked: None, count: 0 }
     }
 
-    fn cycles<H: Hands>(
+    fn cycles<H: HostAccess>(
         &mut self,
         mut applier: Option<&mut Applier<H>>,
         guard: &mut Guard,
@@ -204,7 +204,7 @@ impl<'a> Run<'a> {
     }
 
     /// Leaves the placement standing or puts it back.
-    fn end<H: Hands>(
+    fn end<H: HostAccess>(
         &mut self,
         result: Result<Ended, Error>,
         applier: &mut Applier<H>,
@@ -237,7 +237,7 @@ impl<'a> Run<'a> {
     }
 
     /// Looks, decides, applies and tells; how many changes failed, and the cycle in a line.
-    fn cycle<H: Hands>(
+    fn cycle<H: HostAccess>(
         &mut self,
         mut applier: Option<&mut Applier<H>>,
         sink: &mut dyn Sink,
@@ -250,7 +250,7 @@ impl<'a> Run<'a> {
             self.walked = Some(Instant::now());
         }
         let journal = applier.as_deref().map(Applier::journal).or(known.as_ref());
-        let known = Known { before: Some(&self.before), elapsed: None, journal };
+        let known = PriorScan { before: Some(&self.before), elapsed: None, journal };
         let DomainObservation { mut snapshot, mut scan, .. } =
             observe_domains(source, depth, &known, &mut self.memory)?;
         let missing = keep_only(&mut snapshot, &config.vms);
@@ -306,7 +306,7 @@ fn actions<'a>(
 ///
 /// # Errors
 /// The journal cannot be written; all were refused for lack of privilege.
-fn carry_out<H: Hands>(
+fn carry_out<H: HostAccess>(
     applier: &mut Applier<H>,
     decision: &Decision,
     seen: &XenScan,

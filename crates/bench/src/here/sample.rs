@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_moves_within_its_core_competes_with_nobody_and_two_do_all_the_time() {
+    fn thread_moving_within_its_core_does_not_compete() {
         let mean = |looks: &[(u64, [u64; 2])]| {
             let begin = Instant::now();
             let (cores, busy) = (vec![vec![0, 1]], vec![5, 5]);

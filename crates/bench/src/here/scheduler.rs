@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instep_is_told_of_processes_weights_settings_and_what_is_off() {
+    fn instep_gets_processes_weights_settings_and_what_is_off() {
         let settings = [("cosched".to_owned(), "relaxed".to_owned())].into();
         let work = One::made("r0-1-work", (GuestKind::Process, 300), settings);
         let guest = One::made("guest", (GuestKind::Kvm, 100), [].into());
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_longest_is_read_from_the_kernels_dump() {
+    fn longest_wait_is_read_from_the_kernels_dump() {
         let dump = "CPU 0   : nr_run=3 flags=0x1 cpu_rel=0\n          curr=x[7] class=ext\n\n  \
                     R kworker/u8:2[47] -20012ms\n      scx_state/flags=3/0x1\n *R a b[9] +0ms\n";
         let waits = longest_waits(dump).unwrap();

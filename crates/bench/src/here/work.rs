@@ -332,7 +332,7 @@ mod tests {
     };
 
     #[test]
-    fn instep_load_takes_the_shells_place_and_is_told_threads_and_time() {
+    fn instep_load_replaces_the_shell_and_gets_threads_and_time() {
         let line = command(&work("instep-load barrier --kind spin"), TIMES, &tools());
         assert_eq!(
             line,
@@ -355,7 +355,7 @@ mod tests {
 
     /// The guest's own words, with a shell of this machine.
     #[test]
-    fn a_guest_says_no_more_than_time_work_unit_and_how_late_it_woke() {
+    fn guest_says_no_more_than_time_work_unit_and_how_late_it_woke() {
         let line = "{\"schema\":\"instep.load/1\",\"total\":false,\"t_ns\":4711,\
                     \"work_unit\":\"phases\",\"work\":42,\"rate_per_s\":1.0,\
                     \"late_ns\":{\"count\":9,\"p50\":5,\"p90\":6,\"p99\":7,\"max\":8}}";
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_before_is_not_read_again() {
+    fn lines_read_before_are_not_read_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
         fs::write(&path, "before after").unwrap();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_without_any_cpu_time_has_stopped_and_a_process_may_sleep() {
+    fn guest_without_any_cpu_time_has_stopped_and_process_may_sleep() {
         let one = |name: &str, kind| One::made(name, (kind, 100), BTreeMap::new());
         let running = Running {
             all: vec![

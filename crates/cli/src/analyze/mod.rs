@@ -19,7 +19,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use instep_core::units::{Bytes, Nanos};
 use instep_trace::analysis::discover::FoundVm;
 use instep_trace::analysis::report::AnalysisReport;
-use instep_trace::analysis::{AnalysisSettings, Place, Sink, analyze_into};
+use instep_trace::analysis::{AnalysisSettings, SchedState, Sink, analyze_into};
 use instep_trace::event::Event;
 use instep_trace::perfetto::PerfettoWriter;
 use instep_trace::stream::{Counter, Throttled};
@@ -149,7 +149,8 @@ fn open(path: &Path) -> anyhow::Result<Box<dyn EventStream>> {
 
 /// What comes through a pipe, in a temporary file that has no name, at most so many bytes.
 fn kept(pipe: impl Read, shown: &str, most: u64) -> anyhow::Result<File> {
-    let unkept = || format!("{shown}: cannot be kept in a temporary file (TMPDIR says where)");
+    let unkept =
+        || format!("{shown}: cannot be kept in a temporary file (TMPDIR names the directory)");
     let mut file = tempfile::tempfile().with_context(unkept)?;
     let size = io::copy(&mut pipe.take(most + 1), &mut file).with_context(unkept)?;
     anyhow::ensure!(
@@ -223,7 +224,7 @@ impl Sink for Sinks {
         self.each().for_each(|sink| sink.begin(vms, begin));
     }
 
-    fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos) {
+    fn span(&mut self, vm: usize, vcpu: usize, place: SchedState, since: Nanos, until: Nanos) {
         self.each().for_each(|sink| sink.span(vm, vcpu, place, since, until));
     }
 }

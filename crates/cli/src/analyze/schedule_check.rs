@@ -39,7 +39,7 @@ pub(super) fn command(
     let allowed: anyhow::Result<Vec<_>> =
         args.allowed.iter().map(|text| rules::allowed(text)).collect();
     let allowed = allowed?;
-    let show = |_: &Path, said: &Said| {
+    let show = |_: &Path, said: &CheckedFile| {
         if args.json {
             return Ok(());
         }
@@ -62,18 +62,18 @@ fn one(
     (args, settings): (&AnalyzeArgs, &AnalysisSettings),
     allowed: &[(String, CpuSet)],
     rules: &Rules,
-) -> anyhow::Result<Said> {
+) -> anyhow::Result<CheckedFile> {
     let regular = std::fs::metadata(path).map_or(true, |metadata| metadata.is_file());
     anyhow::ensure!(
         regular && path.as_os_str() != "-",
         "--check reads a trace three times: give it a file, not a pipe"
     );
-    let cast = Cast::of(path, (args, settings), allowed, rules)?;
+    let cast = TraceThreads::of(path, (args, settings), allowed, rules)?;
     let judged = judge(&mut *open(path)?, &cast, rules);
     let mut warnings = cast.warnings.clone();
     if cast.missing > 0 {
         warnings.push(format!(
-            "switches are missing at {} although no loss is told: the schedule begins anew \
+            "switches are missing at {} although no loss is reported: the schedule begins anew \
              behind each, and {} events before are not judged",
             plural(cast.missing as usize, "place"),
             judged.passed
@@ -88,7 +88,7 @@ fn one(
     }
     let vm = |at: usize| cast.vms.get(at).cloned().unwrap_or_else(|| at.to_string());
     let finding = judged.finding.map(|finding| finding.named(&|at| cast.task(at), &vm));
-    Ok(Said {
+    Ok(CheckedFile {
         file: super::name(path),
         facts: judged.facts,
         threads: cast.tasks.len(),
@@ -105,13 +105,12 @@ fn one(
 pub(crate) struct Checked<'a> {
     #[schemars(extend("const" = "instep.check/1"))]
     schema: &'static str,
-    files: &'a [Said],
+    files: &'a [CheckedFile],
 }
 
 /// What is told of a file.
 #[derive(JsonSchema, Serialize)]
-#[schemars(rename = "CheckedFile")]
-struct Said {
+struct CheckedFile {
     file: String,
     facts: u64,
     threads: usize,
@@ -121,7 +120,7 @@ struct Said {
     warnings: Vec<String>,
 }
 
-impl Said {
+impl CheckedFile {
     fn line(&self) -> String {
         let Self { file, facts, threads, cpus, .. } = self;
         let rules = self.rules.join(", ");
@@ -135,7 +134,7 @@ impl Said {
 
 /// The VMs and threads of a trace.
 #[derive(Clone, Debug, Default)]
-struct Cast {
+struct TraceThreads {
     /// When the trace begins, by its clock.
     begin: u64,
     cpus: usize,
@@ -192,7 +191,7 @@ impl Chain {
     }
 }
 
-impl Cast {
+impl TraceThreads {
     fn of(
         path: &Path,
         (args, settings): (&AnalyzeArgs, &AnalysisSettings),
@@ -320,7 +319,7 @@ impl Cast {
 
 /// What came of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Judged {
+struct CheckResult {
     facts: u64,
     /// How often a thread ran without a wake-up before.
     unwoken: u64,
@@ -331,10 +330,10 @@ struct Judged {
 
 /// A part of the trace without losses that is being judged.
 struct Bench<'a> {
-    cast: &'a Cast,
+    cast: &'a TraceThreads,
     begin: u64,
     watch: RuleWatch,
-    judged: Judged,
+    judged: CheckResult,
 }
 
 /// Walks along the gaps, event by event.
@@ -354,8 +353,8 @@ impl Gaps<'_> {
     }
 }
 
-fn judge(stream: &mut dyn EventStream, cast: &Cast, rules: &Rules) -> Judged {
-    let (mut batch, mut judged) = (Vec::new(), Judged::default());
+fn judge(stream: &mut dyn EventStream, cast: &TraceThreads, rules: &Rules) -> CheckResult {
+    let (mut batch, mut judged) = (Vec::new(), CheckResult::default());
     let mut bench: Option<Bench<'_>> = None;
     let mut gaps = Gaps { left: &cast.gaps, number: 0 };
     while stream.next_batch(&mut batch) {
@@ -383,7 +382,7 @@ fn judge(stream: &mut dyn EventStream, cast: &Cast, rules: &Rules) -> Judged {
     judged
 }
 
-impl Judged {
+impl CheckResult {
     fn add(&mut self, other: Self) {
         self.facts += other.facts;
         self.unwoken += other.unwoken;
@@ -392,7 +391,7 @@ impl Judged {
 }
 
 impl<'a> Bench<'a> {
-    fn begin(cast: &'a Cast, begin: u64, rules: &Rules) -> Self {
+    fn begin(cast: &'a TraceThreads, begin: u64, rules: &Rules) -> Self {
         // After all threads one for each CPU, each of a VM of its own: what runs there until the first
         // switch.
         let others = cast.tasks.len() + cast.vms.len();
@@ -401,7 +400,7 @@ impl<'a> Bench<'a> {
             tasks.chain((0..cast.cpus).map(|cpu| (others + cpu, 100))).collect();
         let checkers = rules.promises(cast.vms.len()).checkers(cast.vms.len(), true);
         let watch = RuleWatch::new(cast.cpus, &tasks, checkers);
-        let mut bench = Self { cast, begin, watch, judged: Judged::default() };
+        let mut bench = Self { cast, begin, watch, judged: CheckResult::default() };
         let allowed = cast.tasks.iter().zip(0..);
         let mut facts: Vec<FactKind> = allowed
             .map(|((.., cpus), task)| FactKind::Allowed { task, cpus: cpus.clone() })
@@ -417,7 +416,7 @@ impl<'a> Bench<'a> {
         bench
     }
 
-    fn end(mut self, judged: &mut Judged) -> Result<(), ScheduleFinding> {
+    fn end(mut self, judged: &mut CheckResult) -> Result<(), ScheduleFinding> {
         judged.add(std::mem::take(&mut self.judged));
         self.watch.end().map_err(|finding| self.dated(finding))
     }

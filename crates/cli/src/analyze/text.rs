@@ -153,7 +153,7 @@ fn lines(vm: &AnalysedVm, report: &AnalysisReport) -> Vec<String> {
             time(report.host.period_ns),
             match periods.weight {
                 Some(weight) => format!("weight {weight}"),
-                None => "weight 100, none is told".to_owned(),
+                None => "weight 100, as the trace has none".to_owned(),
             },
             full,
             periods.count,

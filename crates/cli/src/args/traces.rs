@@ -1,7 +1,7 @@
 //! Options of commands that watch, record and compare.
 
 use super::HostArgs;
-use super::values::{When, beside, duration, percent, share, size, when};
+use super::values::{HistoryTime, beside, duration, percent, share, size, when};
 use clap::{Args, ValueEnum};
 use instep_core::units::{Bytes, Milli};
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub(crate) struct RecordArgs {
     /// For how long [default: until Ctrl-C].
     #[arg(short, long, value_name = "TIME", value_parser = duration)]
     pub(crate) duration: Option<Duration>,
-    /// Where it goes; `-` is standard output.
+    /// Where the recording goes; `-` is standard output.
     #[arg(short, long, value_name = "FILE", default_value = "host.instep")]
     pub(crate) output: PathBuf,
     /// Record wake-ups and moves of this VM only (repeatable); runs are recorded of all threads.
@@ -51,13 +51,13 @@ pub(crate) struct AnalyzeArgs {
     /// The traces, each analysed by itself; `-` reads standard input (Instep's or perf's pipe format).
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// A VM and the threads of its vCPUs 0, 1, ... (repeatable), where the trace does not tell.
+    /// A VM and the threads of its vCPUs 0, 1, ... (repeatable), where the trace does not say.
     #[arg(long = "vm", value_name = "NAME=TID,...")]
     pub(crate) vms: Vec<String>,
-    /// A VM's weight among VMs (repeatable), where the trace does not tell it; 100 otherwise.
+    /// A VM's weight among VMs (repeatable), where the trace does not say it; 100 otherwise.
     #[arg(long = "weight", value_name = "NAME=WEIGHT")]
     pub(crate) weights: Vec<String>,
-    /// Copies of /proc/PID of the VMs, taken beside the trace: they tell names.
+    /// Copies of /proc/PID of the VMs, taken beside the trace, for their names.
     #[arg(long, value_name = "DIR")]
     pub(crate) facts: Option<PathBuf>,
     /// The host's topology, as `instep topology --json` printed it there; the trace's own when
@@ -70,13 +70,13 @@ pub(crate) struct AnalyzeArgs {
     /// The allocation period whose use is reported.
     #[arg(long, value_name = "TIME", default_value = "24ms", value_parser = duration)]
     pub(crate) period: Duration,
-    /// Also write a page with a timeline, stacking and who ran instead.
+    /// Also write a page with a timeline, stacking and what ran instead.
     #[arg(long, value_name = "FILE", value_parser = beside())]
     pub(crate) html: Option<PathBuf>,
     /// Also write every run and wait of every vCPU for ui.perfetto.dev.
     #[arg(long, value_name = "FILE", value_parser = beside())]
     pub(crate) perfetto: Option<PathBuf>,
-    /// Only hold the schedule against rules: those that every scheduler keeps, and those named here of
+    /// Only check the schedule by rules: those that every scheduler keeps, and those named here of
     /// woken, idle, wait, apart, share [default: woken,idle,wait]. Exits with 1 when one is broken.
     #[arg(long, value_name = "RULES", num_args = 0..=1, default_missing_value = "woken,idle,wait",
         require_equals = true, conflicts_with_all = ["html", "perfetto"])]
@@ -105,10 +105,10 @@ pub(crate) struct TopArgs {
     pub(crate) replay: Option<Option<PathBuf>>,
     /// Begin at this time, such as 2026-11-26T11:00:00Z, or at one before the newest record, such as -2h.
     #[arg(long, value_name = "TIME", requires = "replay", allow_hyphen_values = true, value_parser = when)]
-    pub(crate) from: Option<When>,
+    pub(crate) from: Option<HistoryTime>,
     /// With --json, end at this time.
     #[arg(long, value_name = "TIME", requires = "json", allow_hyphen_values = true, value_parser = when)]
-    pub(crate) to: Option<When>,
+    pub(crate) to: Option<HistoryTime>,
     /// Print the records from --from to --to, or all, one JSON line each (schema instep.moment/1).
     #[arg(long, requires = "replay", conflicts_with = "once")]
     pub(crate) json: bool,

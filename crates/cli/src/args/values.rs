@@ -8,19 +8,20 @@ use std::time::{Duration, SystemTime};
 
 /// A moment in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum When {
+pub(crate) enum HistoryTime {
     /// So long before the newest record.
     Ago(Duration),
     /// At this time.
     At(SystemTime),
 }
 
-pub(super) fn when(text: &str) -> Result<When, String> {
+pub(super) fn when(text: &str) -> Result<HistoryTime, String> {
     if let Some(ago) = text.strip_prefix('-') {
-        return duration(ago).map(When::Ago);
+        return duration(ago).map(HistoryTime::Ago);
     }
     let at = humantime::parse_rfc3339_weak(text);
-    at.map(When::At).map_err(|_| "a time in UTC such as 2026-11-26T11:00:00Z, or -2h".to_owned())
+    at.map(HistoryTime::At)
+        .map_err(|_| "a time in UTC such as 2026-11-26T11:00:00Z, or -2h".to_owned())
 }
 
 /// A time over which loads are measured.

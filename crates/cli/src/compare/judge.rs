@@ -28,7 +28,7 @@ pub(super) enum Verdict {
     /// No difference beyond the tolerance: the interval lies within it, or, where there is none, the
     /// difference.
     Same,
-    /// Neither: the interval holds zero, or the end of what is tolerated; or no confidence can be told of
+    /// Neither: the interval holds zero, or the end of what is tolerated; or no confidence interval can be computed of
     /// a difference, for there is one run on a side, or the document has none of its runs.
     NotShown,
 }
@@ -131,8 +131,8 @@ fn warnings(a: &Input, b: &Input, rows: &[Row]) -> Vec<String> {
     let sides = [(a, untold(|row| &row.a)), (b, untold(|row| &row.b))];
     for (side, _) in sides.iter().filter(|(_, untold)| *untold) {
         warnings.push(format!(
-            "{} does not have each of its runs, as older versions wrote it: no confidence can be told; \
-             run `instep bench` again",
+            "{} does not have each of its runs, as older versions wrote it: no confidence \
+             interval can be computed; run `instep bench` again",
             side.file
         ));
     }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_within_the_scatter_is_not_shown_and_neither_is_that_there_is_none() {
+    fn difference_within_the_scatter_is_neither_shown_nor_excluded() {
         // 0.067 and 0.199 with intervals of 0.8 and 1.4.
         let (wide, other) = (side(&[0.005, 0.129]), side(&[0.09, 0.308]));
         for (a, b) in [(&wide, &other), (&wide, &wide)] {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_the_same_has_an_interval_within_the_tolerance() {
+    fn equal_measures_have_an_interval_within_the_tolerance() {
         let (steady, near) = (side(&[0.5, 0.501, 0.499]), side(&[0.501, 0.502, 0.5]));
         assert_eq!(verdict(&steady, &near), Verdict::Same);
         // Larger by 1.8 % for sure, and by more than is tolerated or not.
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_is_equal_however_means_are_rounded_and_whatever_is_tolerated() {
+    fn equal_measures_are_equal_despite_rounding_and_tolerance() {
         // The mean of three is 0.10000000000000002.
         let (three, two) = (side(&[0.1; 3]), side(&[0.1; 2]));
         for (a, b) in [(&three, &two), (&two, &three), (&three, &three)] {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_bench_without_its_runs_the_range_is_told_and_no_confidence() {
+    fn bench_without_its_runs_shows_a_range_and_no_confidence() {
         let old = |median: f64, min: f64, max: f64| {
             parsed(&bench(&format!(r#""median":{median},"min":{min},"max":{max},"runs":5"#)))
         };
@@ -389,7 +389,7 @@ mod tests {
             assert_eq!(row.a.runs, 5);
             // A number alone is of these runs, too.
             assert!(compared.rows[1].a.is_untold() && compared.rows[1].a.min.is_none());
-            assert!(compared.warnings[0].contains("no confidence can be told"));
+            assert!(compared.warnings[0].contains("no confidence interval can be computed"));
         }
         assert_eq!(verdict(&slow, &old(0.501, 0.4, 0.7)), Verdict::Same);
     }

@@ -47,8 +47,8 @@ pub(super) fn draw(a: &Input, b: &Input, compared: &Comparison, all: bool, width
     );
     let _ = writeln!(out, "\n{line}");
     if compared.rows.iter().any(is_scattered) {
-        let line = "not shown: the 95 % interval of the difference holds 0, or the end of what is \
-                    tolerated; more runs make it narrower";
+        let line = "not shown: the 95 % interval of the difference includes 0 or the limit of \
+                    --tolerance; more runs make it narrower";
         out.push_str(&indented(&wrapped(line, width), 0));
     }
     out
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_runs_do_not_show_is_listed_and_told_apart_from_what_is_the_same() {
+    fn unproven_differences_are_listed_apart_from_equal_measures() {
         let side = |file: &str, co_run: [f64; 2]| {
             let run = |co_run| {
                 format!(

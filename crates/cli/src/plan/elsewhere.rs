@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn vms_arrive_without_affinities_and_get_those_of_the_other_host() {
+    fn vms_arrive_without_affinities_and_get_those_of_other_host() {
         let here = captured("four-nodes/partial");
         let there = captured("two-nodes/six-domains").topology.as_ref().clone();
         let (there, lost) = arrived(&here, there);

@@ -49,8 +49,8 @@ pub(crate) fn taskset(snapshot: &Snapshot, decision: &Decision) -> String {
             Ok(format!("migratepages {vm} all {to}"))
         }
         Action::MoveMemory { guest_node, to, .. } => Err(format!(
-            "memory{} to node {to}: migratepages would take that of the other guest nodes along, \
-             see instep run",
+            "memory{} to node {to}: migratepages would move that of the other guest nodes, too; \
+             instep run does not",
             of_guest_node(*guest_node)
         )),
     })

@@ -191,7 +191,7 @@ fn of_vm(
     options.memory.enabled = false;
     let scan = Scanner::new(Root::live(), options).scan()?;
     if let Some(vm) = scan.opaque.iter().find(|vm| vm.name == name) {
-        anyhow::bail!("the vCPUs of {name} cannot be told: {}; see `instep status`", vm.why);
+        anyhow::bail!("the vCPUs of {name} are not known: {}; see `instep status`", vm.why);
     }
     let vm = scan.vms.iter().find(|vm| vm.name == name);
     let vm = vm.with_context(|| format!("no VM is called `{name}`; see `instep status`"))?;

@@ -18,13 +18,13 @@ pub(super) struct Advice {
     measured: usize,
     /// Two that would tell on this machine.
     proposed: Option<(CpuSet, CpuSet)>,
-    whose: Whose,
+    whose: PlacedProgram,
     host: HostShape,
 }
 
 /// Who is to be placed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Whose {
+pub(super) struct PlacedProgram {
     pub(super) threads: u32,
     /// Threads active at a time.
     pub(super) parallelism: Milli,
@@ -59,7 +59,7 @@ impl HostShape {
 
 impl Advice {
     /// Of an application from its runs on this machine.
-    pub(super) fn new(runs: &[Run], topology: &Topology, whose: Whose) -> Self {
+    pub(super) fn new(runs: &[Run], topology: &Topology, whose: PlacedProgram) -> Self {
         let (told, threads) = (Placing::of(runs, topology.nodes().len()), whose.threads);
         // What is known need not be measured again.
         let shared = || shared_and_apart(topology, threads).filter(|_| told.sharing.is_none());
@@ -84,7 +84,7 @@ impl Advice {
             if !self.is_measured() {
                 return self.unmeasured();
             }
-            return format!("placement policy: cannot be told: {}", self.untold());
+            return format!("placement policy: not known: {}", self.untold());
         };
         let by = self.evidence();
         let what = match policy {
@@ -102,7 +102,7 @@ impl Advice {
 
     /// The default, by what is known without a measurement.
     fn unmeasured(&self) -> String {
-        let (Whose { threads, parallelism, is_vm }, host) = (self.whose, self.host);
+        let (PlacedProgram { threads, parallelism, is_vm }, host) = (self.whose, self.host);
         let (wanted, default) =
             (usize::try_from(threads).unwrap_or(usize::MAX), PolicyName::Instep);
         let fits = if wanted <= host.node_cores {
@@ -132,7 +132,7 @@ impl Advice {
     /// What would tell.
     fn next(&self) -> String {
         match &self.proposed {
-            Some((a, b)) => format!("`instep profile --on {a} --on {b} -- CMD` would tell"),
+            Some((a, b)) => format!("`instep profile --on {a} --on {b} -- CMD` would show it"),
             None => "no two places of this machine differ in shared cores or nodes, and `instep profile \
                      --on CPUS --on CPUS -- CMD` on the host that is meant would tell"
                 .to_owned(),
@@ -155,7 +155,7 @@ impl Advice {
         let why = if self.told != Placing::default() {
             format!("{}, but one that runs for a time shows no more", self.evidence())
         } else {
-            "the places measured do not differ in shared cores or nodes alone, or others had the CPUs"
+            "the places measured do not differ in shared cores or nodes alone, or other threads had the CPUs"
                 .to_owned()
         };
         let next = match &self.proposed {
@@ -182,12 +182,12 @@ pub(super) mod tests {
     fn unmeasured(threads: u32, is_vm: bool, node_cores: usize, nodes: usize) -> Advice {
         let cores = node_cores * nodes;
         let host = HostShape { cpus: 2 * cores, cores, nodes, node_cores };
-        let whose = Whose { threads, parallelism: Milli(3210), is_vm };
+        let whose = PlacedProgram { threads, parallelism: Milli(3210), is_vm };
         Advice { whose, host, ..Advice::default() }
     }
 
     #[test]
-    fn without_places_it_is_the_default_by_what_is_known_and_said_not_to_be_measured() {
+    fn without_places_the_default_policy_is_named_as_not_measured() {
         let advice = unmeasured(4, false, 4, 2);
         assert_eq!((advice.policy(), advice.is_measured()), (Some(PolicyName::Instep), false));
         let line = advice.line();
@@ -249,7 +249,7 @@ pub(super) mod tests {
         );
         untold.proposed = Some((cpus("0-1"), cpus("0,2")));
         let line = untold.line();
-        assert!(line.contains("`instep profile --on 0-1 --on 0,2 -- CMD` would tell"), "{line}");
+        assert!(line.contains("`instep profile --on 0-1 --on 0,2 -- CMD` would show it"), "{line}");
         let line = advice(Some(1000), None, None).line();
         assert!(line.contains("took 1.00 times") && line.contains("runs for a time"), "{line}");
     }

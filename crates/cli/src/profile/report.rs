@@ -213,7 +213,7 @@ fn unseen(seen: &Seen) -> Option<&'static str> {
     match (seen.watched.busy_waiting, seen.guest, seen.traced) {
         (Some(_), ..) => None,
         (None, true, _) => Some("the code that its vCPUs run is the guest's"),
-        (None, false, false) => Some("/proc does not tell which code runs"),
+        (None, false, false) => Some("/proc does not show which code runs"),
         (None, false, true) => Some("too little of the code that ran could be read"),
     }
 }
@@ -241,8 +241,8 @@ impl Disturbance {
             taken = format!("{taken}, of it {stolen} by this machine's own hypervisor");
         }
         format!(
-            "others had the CPUs in {}% of the time that its threads wanted to run ({taken}); measure \
-             again when the machine is quiet",
+            "other threads had the CPUs in {}% of the time that its threads wanted to run \
+             ({taken}); measure again when the machine is quiet",
             self.part.0 / 10,
         )
     }
@@ -354,7 +354,7 @@ impl Place {
 impl ProfileReport {
     /// Advises a placement policy by the runs of each place on this machine.
     pub(super) fn place(&mut self, runs: &[Run], topology: &Topology) {
-        let whose = placing::Whose {
+        let whose = placing::PlacedProgram {
             threads: self.exact.threads,
             parallelism: self.exact.parallelism,
             is_vm: !self.vcpu_tids.is_empty(),
@@ -423,9 +423,9 @@ mod tests {
     }
 
     #[test]
-    fn on_a_disturbed_machine_there_is_no_type_and_no_advice_but_the_reason() {
+    fn disturbed_machine_gives_a_reason_in_place_of_advice() {
         let disturbed = report(2, 2000 * SECOND);
-        let reason = "others had the CPUs in 50% of the time that its threads wanted to run (2s, of it \
+        let reason = "other threads had the CPUs in 50% of the time that its threads wanted to run (2s, of it \
                       1s by this machine's own hypervisor)";
         let why = disturbed.no_advice.unwrap();
         assert!(why.starts_with(reason) && why.contains("when the machine is quiet"), "{why}");
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_speedup_is_against_one_thread_and_there_is_none_of_what_runs_for_a_time() {
+    fn speedup_is_against_one_thread() {
         let speedups = |report: &ProfileReport| -> Vec<Option<f64>> {
             report.curve.iter().map(|point| point.speedup).collect()
         };
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn why_busy_waiting_is_unknown_is_said() {
+    fn why_busy_waiting_is_unknown_is_reported() {
         let seen = |guest: bool, traced: bool, known: Option<u64>| {
             let watched = Watched { busy_waiting: known.map(Milli), ..Watched::default() };
             unseen(&Seen { watched, traced, guest, warnings: Vec::new(), ended: None })

@@ -110,7 +110,7 @@ pub(super) fn kind(report: &ProfileReport) -> String {
         } else if report.exact.busy < HARDLY_ACTIVE {
             "hardly active"
         } else {
-            "others had the CPUs"
+            "other threads had the CPUs"
         };
         format!("none: {why}")
     };
@@ -141,8 +141,8 @@ fn co_scheduling(report: &ProfileReport, together: CoScheduling) -> String {
              to be busy waiting"
         ),
         CoScheduling::IfItSpins => format!(
-            "co-scheduling costs it nothing ({blocks}) and pays if it waits busily, which could \
-             not be told here; `instep run --dispatch auto` does so with VMs that never block"
+            "co-scheduling costs it nothing ({blocks}) and pays if it waits busily, which was not \
+             measured here; `instep run --dispatch auto` does so with VMs that never block"
         ),
         CoScheduling::Alone => "one thread needs no co-scheduling".to_owned(),
     }

@@ -9,7 +9,7 @@ use crate::args::{Hypervisor, PolicyArgs, RunArgs};
 use crate::observe::{journal, state_dir};
 use crate::{Outcome, guard, hypervisor};
 use instep_agent::config::{Config, ConfigError};
-use instep_agent::run::{Ended, Events, Hands, RunOptions, Sink, describe_restore, run};
+use instep_agent::run::{Ended, Events, RunMode, RunOptions, Sink, describe_restore, run};
 use instep_kernel::Mode;
 use output::Output;
 use std::cell::Cell;
@@ -62,17 +62,17 @@ fn place(
     interval: &Cell<Duration>,
     sink: &mut Output<'_>,
 ) -> anyhow::Result<Outcome> {
-    let hands = if args.dry_run {
+    let run_mode = if args.dry_run {
         let mut warnings = Vec::new();
         let known = journal(args.state_dir.as_deref(), &mut warnings);
         warnings.iter().for_each(|warning| sink.notice(warning));
-        Hands::Tied(known)
+        RunMode::DryRun(known)
     } else {
-        Hands::Free(state_dir(args.state_dir.as_deref())?)
+        RunMode::Apply(state_dir(args.state_dir.as_deref())?)
     };
-    let guardian = match &hands {
-        Hands::Free(state) => guard::of_run(args, state, Hypervisor::Kvm, sink),
-        Hands::Tied(_) => None,
+    let guardian = match &run_mode {
+        RunMode::Apply(state) => guard::of_run(args, state, Hypervisor::Kvm, sink),
+        RunMode::DryRun(_) => None,
     };
     let mut reload = || {
         let config = make()?;
@@ -80,7 +80,7 @@ fn place(
         Ok(config)
     };
     let reload = args.policy.config.is_some().then_some(&mut reload as &mut dyn FnMut() -> _);
-    let options = RunOptions { config, reload, once: args.once, hands, guardian, events };
+    let options = RunOptions { config, reload, once: args.once, run_mode, guardian, events };
     let Ended { failed, restored: report } = run(options, sink)?;
     if let Some(report) = &report {
         describe_restore(report).iter().for_each(|line| sink.notice(line));

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_that_does_not_read_delays_nobody_and_losses_count() {
+    fn stuck_reader_delays_nothing_and_losses_are_counted() {
         let (reader, writer) = pipe().unwrap();
         let target = Target::standard(&writer, "the pipe").unwrap();
         let mut outlet = Outlet::start(target, None).unwrap();

@@ -130,7 +130,7 @@ impl DispatchJson {
         text.push_str(&indented(&wrapped(&why, width.saturating_sub(2)), 2));
         if let Some(LastExit { why, dump }) = &self.last_exit {
             let dump = dump.as_ref().map_or_else(String::new, |path| {
-                format!("; what the CPUs were doing is told in {}", path.display())
+                format!("; {} says what the CPUs were doing", path.display())
             });
             let line = printable(&format!("it was thrown out before: {why}{dump}"));
             text.push_str(&indented(&wrapped(&line, width.saturating_sub(2)), 2));
@@ -234,7 +234,7 @@ mod tests {
     use instep_agent::dispatch::WaitsInForce;
 
     #[test]
-    fn a_vm_is_at_home_where_the_scheduler_that_is_in_force_keeps_it() {
+    fn vm_is_at_home_where_the_scheduler_that_is_in_force_keeps_it() {
         let mut dispatch = read_dispatch(Path::new("/nonexistent"), None);
         let home_node = Some(NodeId(1));
         dispatch.vms = vec![VmInForce { name: "a".into(), home_node, ..VmInForce::default() }];
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn why_is_told_whoever_runs_and_when_it_is_tried_again() {
+    fn reason_and_next_attempt_are_shown_to_every_user() {
         let mut dispatch = read_dispatch(Path::new("/nonexistent"), None);
         let would = "; `instep run --dispatch auto` would ";
         assert!(dispatch.why.starts_with(UNTOLD) && dispatch.why.contains(would));

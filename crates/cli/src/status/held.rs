@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn placement_is_told_with_who_when_and_what_was() {
+    fn placement_is_reported_with_its_run_time_and_original() {
         let mut placed = PlacedJson {
             pid: Some(4711),
             stands: true,
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn next_cycle_is_told() {
+    fn next_cycle_is_reported() {
         let at = |time: &str| format!("2026-11-25T{time}Z");
         let run = RunJson {
             pid: 7,

@@ -48,7 +48,7 @@ const HELP: &[&str] = &[
     "used, steal  CPUs it had; CPUs it waited for while others ran",
     "throt        CPUs that its quota kept from it; `-` without a quota",
     "co-run       part of its runnable vCPUs that run while one does; `-` where",
-    "             nobody traces it (top traces up to 256 vCPUs where it may, the",
+    "             it is not traced (top traces up to 256 vCPUs where it may, the",
     "             selected VM's first) and where vCPUs wait long after waking",
     "local        memory on the node of the vCPUs' CPUs",
     "type         1 high parallelism, low frequency of synchronisation;",
@@ -244,7 +244,7 @@ fn draw_list(
     if rows.is_empty() {
         let why = match (frame.vms.is_empty(), state.filter.is_empty()) {
             (true, _) => "no VM runs here; `instep demo` shows what Instep does",
-            (false, false) => "no VM's name holds the filter; Esc takes it back",
+            (false, false) => "no VM's name contains the filter; Esc clears it",
             (false, true) => "",
         };
         lines.push(Line::raw(format!("  {why}")));
@@ -357,7 +357,7 @@ fn footer(state: &State) -> Line<'static> {
         return Line::from(vec![
             Span::raw("filter: "),
             Span::styled(state.filter.clone(), Style::new().add_modifier(Modifier::BOLD)),
-            Span::raw("_  Enter keeps it, Esc takes it back"),
+            Span::raw("_  Enter keeps it, Esc clears it"),
         ]);
     }
     let order = if state.reversed { " reversed" } else { "" };

@@ -226,13 +226,13 @@ fn stacking_is_red_and_each_vm_has_its_colour() {
 }
 
 #[test]
-fn pause_filter_and_sort_are_told() {
+fn pause_filter_and_sort_are_reported() {
     let frame = small();
     let mut state = State::default();
     ['p', 's', 'r', '/', 'x'].iter().for_each(|c| state.key(Key::Char(*c), &frame));
     let text = render(&frame, &state, 80, 24);
     assert!(text.contains("PAUSED") && text.contains("filter: x_"), "{text}");
-    assert!(text.contains("no VM's name holds the filter"), "{text}");
+    assert!(text.contains("no VM's name contains the filter"), "{text}");
     state.key(Key::Enter, &frame);
     let text = render(&frame, &state, 80, 24);
     assert!(text.contains("sort: steal reversed") && text.contains("filter: x"), "{text}");

@@ -384,7 +384,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn types_are_told_of_busy_vms_whose_blocks_are_known() {
+    fn busy_vms_with_known_blocks_have_a_type() {
         let vms = || vec![vm("a", 0, &[0, 1], 1000), vm("b", 0, &[2, 3], 200)];
         let host = || HostSpec::new(1, 4);
         let kinds = |blocks: &[u64]| {

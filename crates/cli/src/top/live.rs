@@ -9,7 +9,7 @@ use crate::observe::{observe, root, state_dir};
 use instep_agent::config::Config;
 use instep_agent::dispatch::{read, take_held};
 use instep_agent::observe::{Observation, Observer};
-use instep_agent::xen::{DomainObservation, Known, Memory, observe_domains};
+use instep_agent::xen::{DomainObservation, Memory, PriorScan, observe_domains};
 use instep_core::snapshot::{Snapshot, Vm};
 use instep_core::units::{Nanos, Tid, VmId};
 use instep_host::Root;
@@ -108,7 +108,7 @@ impl Live {
         let snapshot = match &mut self.source {
             Source::Copy(snapshot, extra) => return Ok(Frame::new(snapshot, extra)),
             Source::Xen(xen, before) => {
-                let known = Known { before: Some(before), ..Known::default() };
+                let known = PriorScan { before: Some(before), ..PriorScan::default() };
                 let DomainObservation { snapshot, scan, .. } =
                     observe_domains(xen, Depth::Full, &known, &mut Memory::new())?;
                 scan.warnings.iter().for_each(|warning| note(&mut self.warnings, warning));
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selected_vm_is_traced_and_of_the_others_as_many_as_there_is_room_for() {
+    fn selected_vm_is_traced_and_others_as_far_as_there_is_room() {
         // 2, 3 and 1 vCPUs.
         let vms =
             vec![vm("a", 0, &[0, 1], 100), vm("b", 0, &[0, 1, 2], 900), vm("c", 0, &[3], 500)];

@@ -5,7 +5,7 @@
 use super::frame::Frame;
 use super::state::{Jump, State};
 use super::{Source, draw_once, run_screen};
-use crate::args::{TopArgs, When};
+use crate::args::{HistoryTime, TopArgs};
 use crate::text::{escaped_json, printable};
 use crate::{Outcome, print, tell};
 use anyhow::Context as _;
@@ -65,11 +65,11 @@ fn kept_in(args: &TopArgs) -> anyhow::Result<PathBuf> {
 }
 
 /// A time in milliseconds since 1970; one that counts back does so from the newest record.
-fn ms(when: When, newest: u64) -> u64 {
+fn ms(when: HistoryTime, newest: u64) -> u64 {
     let whole = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     match when {
-        When::Ago(ago) => newest.saturating_sub(whole(ago)),
-        When::At(at) => whole(at.duration_since(UNIX_EPOCH).unwrap_or_default()),
+        HistoryTime::Ago(ago) => newest.saturating_sub(whole(ago)),
+        HistoryTime::At(at) => whole(at.duration_since(UNIX_EPOCH).unwrap_or_default()),
     }
 }
 
@@ -209,8 +209,8 @@ mod tests {
 
     #[test]
     fn times_count_back_from_the_newest_record() {
-        assert_eq!(ms(When::Ago(Duration::from_secs(2)), 5000), 3000);
-        assert_eq!(ms(When::Ago(Duration::MAX), 5000), 0);
-        assert_eq!(ms(When::At(UNIX_EPOCH + Duration::from_secs(7)), 5000), 7000);
+        assert_eq!(ms(HistoryTime::Ago(Duration::from_secs(2)), 5000), 3000);
+        assert_eq!(ms(HistoryTime::Ago(Duration::MAX), 5000), 0);
+        assert_eq!(ms(HistoryTime::At(UNIX_EPOCH + Duration::from_secs(7)), 5000), 7000);
     }
 }

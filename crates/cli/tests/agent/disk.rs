@@ -63,7 +63,7 @@ fn name_of(vm: &str) -> String {
 }
 
 #[test]
-fn full_disk_ends_no_placement_and_log_and_history_go_on_when_there_is_room() {
+fn full_disk_ends_no_placement_and_logging_resumes_with_room() {
     if !instep_madehost::skip::may_take_long() {
         return;
     }
@@ -120,7 +120,7 @@ fn full_disk_ends_no_placement_and_log_and_history_go_on_when_there_is_room() {
 }
 
 #[test]
-fn full_state_directory_lets_nothing_more_be_changed_and_all_be_restored() {
+fn full_state_directory_stops_changes_but_not_restoring() {
     let Some(mut vm) = Vm::start("before") else { return };
     let disk = vm.file("disk");
     vm.share_state(disk.join("state"));

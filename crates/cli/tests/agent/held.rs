@@ -96,7 +96,7 @@ fn status_of_a_user(vm: &Vm) -> Value {
 }
 
 #[test]
-fn status_tells_users_what_a_run_tells_everybody() {
+fn status_shows_ordinary_users_what_a_run_publishes() {
     if !rustix::process::geteuid().is_root() {
         return skip::note("only root can act as another user");
     }

@@ -85,7 +85,7 @@ fn history_that_cannot_be_written_is_reported_and_placement_goes_on() {
 }
 
 #[test]
-fn names_of_others_do_not_reach_the_terminal_by_way_of_the_history() {
+fn names_of_others_do_not_reach_terminal_by_way_of_the_history() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("hostile.jsonl");
     let vm = r#"{"name":"a\u001b]0;x\u0007\u202e","pid":1,"used_milli":1,"steal_milli":0,"throttled_milli":0,"why":"\u001b[2J","vcpus":[]}"#;

@@ -17,7 +17,7 @@ fn removed_journal_is_written_again_in_the_next_cycle() {
     // The run writes there at any time.
     wait_for("the end of the directory", || fs::remove_dir_all(vm.state()).is_ok());
     wait_for("the journal again", || vm.state().join("journal.json").exists());
-    wait_for("the notice", || run.errors_so_far().contains("somebody removed the journal"));
+    wait_for("the notice", || run.errors_so_far().contains("another process removed the journal"));
     assert!(!vm.is_as_found() && !run.has_ended(), "{}", run.errors_so_far());
     // Nor can another run take the lock that was removed.
     let second = vm.instep(&["restore"]).output().unwrap();
@@ -118,7 +118,7 @@ fn wrong_name_changes_nothing() {
 
 /// Somebody removes all that Instep keeps in /run, and starts it anew.
 #[test]
-fn run_whose_lock_another_one_took_ends_and_leaves_the_rest_to_it() {
+fn run_whose_lock_another_one_took_ends_and_leaves_rest_to_it() {
     let Some(vm) = Vm::start("displaced") else { return };
     let Some(mut other) = Vm::start("displacing") else { return };
     other.share_state(vm.state());
@@ -146,7 +146,7 @@ fn run_whose_lock_another_one_took_ends_and_leaves_the_rest_to_it() {
 }
 
 #[test]
-fn restore_from_a_directory_that_is_not_there_fails_and_makes_none() {
+fn restore_from_directory_that_is_not_there_fails_and_makes_none() {
     let dir = tempfile::tempdir().unwrap();
     let typo = dir.path().join("typo");
     for more in [&[][..], &["--json"], &["--to-cpuset"]] {

@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 /// Any user can listen on an abstract socket.
 #[test]
-fn socket_of_another_user_keeps_nobody_from_running_and_restoring() {
+fn socket_of_another_user_blocks_neither_run_nor_restore() {
     let Some(vm) = Vm::start("socket") else { return };
     let name = format!("instep-test-socket-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&name).unwrap();

@@ -21,7 +21,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 }
 
 #[test]
-fn pipe_nobody_reads_delays_neither_cycles_nor_restoring() {
+fn unread_pipe_delays_neither_cycles_nor_restoring() {
     if !skip::may_take_long() {
         return;
     }
@@ -45,7 +45,7 @@ fn pipe_nobody_reads_delays_neither_cycles_nor_restoring() {
 }
 
 #[test]
-fn messages_nobody_reads_delay_neither_cycles_nor_restoring() {
+fn unread_messages_delay_neither_cycles_nor_restoring() {
     if !skip::may_take_long() {
         return;
     }

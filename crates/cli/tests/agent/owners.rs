@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt as _;
 const USER: u32 = 65534;
 
 #[test]
-fn vm_of_an_ordinary_user_counts_only_where_the_user_is_configured() {
+fn vm_of_an_ordinary_user_counts_only_where_user_is_configured() {
     if !rustix::process::geteuid().is_root() {
         return skip::note("only root can start a VM as another user");
     }

@@ -74,7 +74,7 @@ fn vm_that_the_configuration_no_longer_names_is_released() {
 }
 
 #[test]
-fn sigusr1_ends_a_run_and_leaves_the_placement_with_its_originals() {
+fn sigusr1_ends_a_run_and_leaves_placement_with_its_originals() {
     let Some(vm) = Vm::start("handed") else { return };
     let mut run = vm.placed_by(&mut vm.mending(&[]));
     run.signal(Signal::USR1);
@@ -92,7 +92,7 @@ fn sigusr1_ends_a_run_and_leaves_the_placement_with_its_originals() {
 /// The run after a hand-over finds everything in place. It answers for that all the same: `instep status` names it, and
 /// its guardian puts everything back when it is killed.
 #[test]
-fn run_after_a_hand_over_answers_for_a_placement_that_it_does_not_change() {
+fn run_after_a_hand_over_also_undoes_what_it_did_not_set() {
     let Some(vm) = Vm::start("taken-over") else { return };
     let first = vm.placed_by(&mut vm.mending(&["--interval", "1h"]));
     first.signal(Signal::USR1);

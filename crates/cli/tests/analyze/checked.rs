@@ -5,7 +5,7 @@ use crate::common::{instep, list, text};
 use instep_madehost::trace::{TracepointFields, perf_file};
 
 #[test]
-fn recorded_schedules_are_held_against_rules_and_each_breach_is_found() {
+fn recorded_schedules_are_checked_and_each_breach_is_found() {
     use TracepointFields::{Switch, Wakeup};
     let tell = "--vm=a=11,12";
     let sleeps = 1;

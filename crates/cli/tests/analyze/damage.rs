@@ -37,17 +37,17 @@ fn warned(data: &[u8], words: &str) -> Option<(u64, String)> {
 }
 
 #[test]
-fn a_perf_pipe_that_ends_between_two_records_is_said_to_be_cut() {
+fn perf_pipe_that_ends_between_two_records_is_called_cut() {
     let data = perf_pipe(&events(), 20, None);
-    assert_eq!(warned(&data, "not whole"), None);
+    assert_eq!(warned(&data, "is incomplete"), None);
     let samples = || records(&data).filter(|record| record.kind == SAMPLE);
     let cut = samples().nth(104).unwrap().at.end;
-    let (events, said) = warned(&data[..cut], "not whole").unwrap();
+    let (events, said) = warned(&data[..cut], "is incomplete").unwrap();
     assert_eq!(events, 105);
     assert!(said.contains("it ends 5 events into a round that perf did not end"), "{said}");
     // Behind a round it looks like a whole one.
     let round = records(&data).filter(|record| record.kind == ROUND).nth(4).unwrap();
-    assert_eq!(warned(&data[..round.at.end], "not whole"), None);
+    assert_eq!(warned(&data[..round.at.end], "is incomplete"), None);
     // Before the first event there is nothing to tell of.
     let before = samples().next().unwrap().at.start;
     let output = piped(&data[..before], &[]);
@@ -72,10 +72,10 @@ fn a_pipe_that_breaks_off_says_where_and_what_is_missing() {
 }
 
 #[test]
-fn a_cut_trace_dat_is_analysed_and_said_to_be_cut() {
+fn cut_trace_dat_is_analysed_and_called_cut() {
     let data = dat_6(&events(), &[]);
     let (_dir, path) = made("trace.dat", &data[..data.len() - 4096]);
-    analyze(&path, &[]).expect(1).says(&["the trace is not whole"]);
+    analyze(&path, &[]).expect(1).says(&["the trace is incomplete"]);
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_recording_that_is_cut_before_its_first_event_is_no_result() {
 }
 
 #[test]
-fn damage_is_told_apart_from_a_loss_which_larger_buffers_prevent() {
+fn damage_is_distinguished_from_a_loss_by_small_buffers() {
     let mut data = recorded(&Head::default(), &End::default());
     // The head, a block of events, the end.
     let marks: Vec<usize> = (0..data.len()).filter(|at| data[*at..].starts_with(b"IBLK")).collect();
@@ -110,7 +110,7 @@ fn damage_is_told_apart_from_a_loss_which_larger_buffers_prevent() {
 }
 
 #[test]
-fn events_that_come_too_late_to_be_put_in_order_are_said() {
+fn events_that_come_too_late_to_be_put_in_order_are_reported() {
     let data = perf_pipe(&events(), 20, None);
     assert_eq!(warned(&data, "put in order"), None);
     // The first event of all comes at the end of the fifth round.

@@ -81,7 +81,7 @@ fn copies_of_proc_tell_names_and_threads_of_vms() {
 }
 
 #[test]
-fn vms_that_share_a_name_are_told_apart_by_their_processes() {
+fn vms_of_one_name_have_their_process_in_it() {
     let mut host = host();
     host.push(VmSpec::new("db", Vmm::QemuKvm, 1, NodeId(0), Bytes(64 << 20)));
     let root = instep_madehost::scratch_dir().unwrap();

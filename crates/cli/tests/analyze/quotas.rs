@@ -76,7 +76,7 @@ fn vm_10(json: &Value) -> &Value {
 }
 
 #[test]
-fn time_of_a_quota_is_no_steal_and_is_told_once() {
+fn time_of_a_quota_is_no_steal_and_is_reported_once() {
     let json = throttled_by(OTHER, quota_of_vm(150_000_000));
     let vm = vm_10(&json);
     assert_eq!(
@@ -145,11 +145,11 @@ fn a_quota_above_the_vm_is_not_called_its_own() {
     let said = &found[0].1;
     let whose = "throttled by the quota of a cgroup that it shares with others, of 150 %: ";
     assert!(said.contains(whose) && !said.contains("virsh"), "{said}");
-    assert!(said.ends_with(&format!("`echo max > {session}` takes it away.")), "{said}");
+    assert!(said.ends_with(&format!("`echo max > {session}` removes it.")), "{said}");
     let found = findings(&throttled_by(OTHER, its), "vm-10");
     let said = &found[0].1;
     assert!(said.contains("throttled by a quota above its cgroup, of 150 %: "), "{said}");
-    assert!(said.ends_with("`echo max > /sys/fs/cgroup/machine.slice/cpu.max` takes it away."));
+    assert!(said.ends_with("`echo max > /sys/fs/cgroup/machine.slice/cpu.max` removes it."));
 }
 
 /// Two VMs of one vCPU take turns on one CPU for 480 ms.

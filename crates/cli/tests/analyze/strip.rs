@@ -4,7 +4,7 @@
 use instep_core::units::Nanos;
 use instep_report::html::escaped;
 use instep_trace::analysis::discover::FoundVm;
-use instep_trace::analysis::{Place, Sink};
+use instep_trace::analysis::{SchedState, Sink};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 760.0;
@@ -144,11 +144,11 @@ impl Sink for Strip {
         self.left = LETTER * letters.unwrap_or(0) as f64 + 12.0;
     }
 
-    fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos) {
+    fn span(&mut self, vm: usize, vcpu: usize, place: SchedState, since: Nanos, until: Nanos) {
         let cpu = match place {
-            Place::Running(cpu) => Some(cpu.0),
-            Place::Waiting(_) | Place::Waking => None,
-            Place::Blocked | Place::Unknown => return,
+            SchedState::Running(cpu) => Some(cpu.0),
+            SchedState::Waiting(_) | SchedState::Waking => None,
+            SchedState::Blocked | SchedState::Unknown => return,
         };
         let end = self.begin.0.saturating_add(self.length.0);
         let (since, until) = (since.0.max(self.begin.0), until.0.min(end));
@@ -179,10 +179,10 @@ mod tests {
     #[test]
     fn only_what_lies_in_the_strip_is_drawn_and_is_cut_at_its_ends() {
         let mut strip = strip("a");
-        strip.span(0, 0, Place::Running(CpuId(3)), Nanos(0), Nanos(1_500));
-        strip.span(0, 0, Place::Running(CpuId(3)), Nanos(1_000), Nanos(2_500));
-        strip.span(0, 1, Place::Waiting(CpuId(3)), Nanos(7_000), Nanos(9_000));
-        strip.span(0, 1, Place::Blocked, Nanos(2_000), Nanos(3_000));
+        strip.span(0, 0, SchedState::Running(CpuId(3)), Nanos(0), Nanos(1_500));
+        strip.span(0, 0, SchedState::Running(CpuId(3)), Nanos(1_000), Nanos(2_500));
+        strip.span(0, 1, SchedState::Waiting(CpuId(3)), Nanos(7_000), Nanos(9_000));
+        strip.span(0, 1, SchedState::Blocked, Nanos(2_000), Nanos(3_000));
         let drawn: Vec<_> = strip.spans.iter().map(|s| (s.row, s.since, s.until, s.cpu)).collect();
         assert_eq!(drawn, [(0, 0, 1_000, Some(3)), (1, 5_500, 6_000, None)]);
         let svg = strip.svg();
@@ -194,7 +194,7 @@ mod tests {
     fn a_hostile_name_stays_text_and_the_picture_is_bounded() {
         let mut strip = strip("<script>&\"");
         for _ in 0..MAX_SPANS + 1 {
-            strip.span(0, 0, Place::Waking, Nanos(2_000), Nanos(3_000));
+            strip.span(0, 0, SchedState::Waking, Nanos(2_000), Nanos(3_000));
         }
         let svg = strip.svg();
         assert!(!svg.contains("<script>") && svg.contains("the rest is left out"));

@@ -22,7 +22,7 @@ fn words(ran: &Ran) -> String {
 }
 
 #[test]
-fn the_first_times_at_which_a_vm_was_held_up_are_told() {
+fn the_first_times_at_which_a_vm_was_held_up_are_reported() {
     // One vCPU sleeps all the time; the other waits for 20 ms of each 40.
     let mut moments = vec![(1, 0, TracepointFields::Switch(TWO, ONE, 1))];
     for turn in 0..7u64 {
@@ -42,7 +42,7 @@ fn the_first_times_at_which_a_vm_was_held_up_are_told() {
 }
 
 #[test]
-fn a_threshold_that_is_passed_between_two_events_counts_from_then_on() {
+fn threshold_passed_between_two_events_counts_from_then_on() {
     // One vCPU falls asleep at 10 ms, the other waits from 11 to 50 ms: held up from 14.5 ms on.
     let ms = 1_000_000;
     let moments = vec![
@@ -88,7 +88,7 @@ fn a_finding_without_a_time_has_none_beside_it() {
 }
 
 #[test]
-fn the_wait_table_is_told_of_each_vcpu_too() {
+fn wait_table_is_shown_for_each_vcpu_too() {
     // vCPU 0 sleeps for 3 ms until its sibling wakes it, vCPU 1 for 5 ms until an interrupt does.
     let (ms, hard) = (1_000_000, 0x08);
     let at = |time, cpu, tid, flags, what| MadeEvent { time, cpu, current: (tid, 10), flags, what };

@@ -41,7 +41,7 @@ fn advice_names_the_free_node_and_how_to_start_there() {
 }
 
 #[test]
-fn vms_that_start_together_are_not_all_told_the_same_node() {
+fn vms_that_start_together_get_different_nodes() {
     let copies = Copies::of(&host(small_nodes(), []));
     let state = copies.dir("state");
     let advise = |vcpus: &str, memory: &str| {

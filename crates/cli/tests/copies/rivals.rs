@@ -13,7 +13,7 @@ fn warnings(copies: &Copies) -> String {
 }
 
 #[test]
-fn numa_balancing_and_daemons_are_told_where_they_work_against_placement() {
+fn rival_balancers_are_reported_where_they_oppose_placement() {
     let mut made = made(2);
     assert_eq!(warnings(&Copies::of(&made)), "[]");
     for (modes, told) in [(1, "=0"), (3, "=2"), (2, "")] {
@@ -34,7 +34,7 @@ fn numa_balancing_and_daemons_are_told_where_they_work_against_placement() {
 }
 
 #[test]
-fn one_node_leaves_nothing_to_balance_and_a_young_or_foreign_numad_is_none() {
+fn one_node_has_no_rivals_and_a_foreign_numad_is_none() {
     let mut one = made(1);
     (one.numa_balancing, one.daemons) = (1, vec!["numad"]);
     assert_eq!(warnings(&Copies::of(&one)), "[]");
@@ -54,7 +54,7 @@ fn one_node_leaves_nothing_to_balance_and_a_young_or_foreign_numad_is_none() {
 }
 
 #[test]
-fn irqbalance_is_told_where_a_vm_has_a_device() {
+fn irqbalance_is_reported_where_a_vm_has_a_device() {
     let mut made = made(1);
     made.daemons = vec!["irqbalance"];
     let copies = Copies::of(&made);

@@ -68,7 +68,7 @@ fn status_names_each_setting_with_its_source() {
 }
 
 #[test]
-fn ignored_vm_is_not_in_the_plan_unless_the_configuration_alone_counts() {
+fn ignored_vm_is_not_planned_unless_only_configuration_counts() {
     let copies = copies();
     let plan = copies.both(&["plan", "--json"]).json();
     let is_placed =

@@ -24,7 +24,7 @@ vcpus = 1
 "#;
 
 #[test]
-fn the_default_is_measured_and_who_does_not_load_is_told() {
+fn default_is_measured_and_a_failed_load_is_reported() {
     if !skip::may_boot() {
         return;
     }

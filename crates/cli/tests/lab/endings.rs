@@ -139,7 +139,7 @@ fn user_cache() -> Option<PathBuf> {
 }
 
 #[test]
-fn a_killed_lab_leaves_nothing_running_and_the_next_removes_its_files() {
+fn killed_lab_leaves_only_files_that_the_next_removes() {
     let _turn = turn();
     if !can_run() {
         return;

@@ -22,7 +22,7 @@ const STOPS: Duration = Duration::from_secs(60);
 
 /// The last line of an `instep` whose machine lacks something.
 const LACKING: &str =
-    "instep: this cannot be done here; all that is missing is told by: instep lab doctor";
+    "instep: this cannot be done here; `instep lab doctor` lists all that is missing";
 
 /// What this machine lacks, by what `instep` said; `None` when anything else ended it.
 pub(crate) fn lacking(said: &str) -> Option<&str> {

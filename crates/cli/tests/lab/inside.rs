@@ -27,7 +27,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 #[test]
-fn tests_that_need_two_nodes_or_change_the_host_hold_in_an_emulated_one() {
+fn tests_that_need_two_nodes_pass_in_an_emulated_host() {
     let _turn = turn();
     let found: Vec<PathBuf> = PROGRAMS.iter().filter_map(|name| program(name)).collect();
     if found.len() < PROGRAMS.len() {

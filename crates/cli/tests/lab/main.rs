@@ -101,7 +101,7 @@ fn what_is_no_kernel_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn what_guests_could_not_run_or_a_page_that_cannot_be_written_is_refused_before_a_boot() {
+fn bad_load_and_unwritable_page_are_refused_before_a_boot() {
     let _turn = turn();
     let hello = scenarios().join("hello.toml");
     let hello = hello.to_str().unwrap();
@@ -113,7 +113,7 @@ fn what_guests_could_not_run_or_a_page_that_cannot_be_written_is_refused_before_
         ("--load", env!("CARGO_BIN_EXE_instep"), "no static x86-64 program"),
         ("--load", "/no/such/load", "cannot read /no/such/load"),
         ("--html", page, "cannot write /nowhere/page.html"),
-        ("--keep", hello, "no directory that can be had"),
+        ("--keep", hello, "cannot make this directory; name another"),
         ("--keep", "/proc/self", "cannot write /proc/self/report.json"),
     ] {
         let ran = instep(&["lab", "run", hello, option, value]);

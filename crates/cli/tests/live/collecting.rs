@@ -117,7 +117,7 @@ fn copy_tells_of_a_vm_what_its_host_does_without_secrets() {
 }
 
 #[test]
-fn without_privilege_it_is_told_how_many_vms_were_not_read_whole() {
+fn without_privilege_incompletely_read_vms_are_counted() {
     if !rustix::process::geteuid().is_root() {
         return skip::note("only root can start a VM and then act as another user");
     }

@@ -12,7 +12,7 @@ use std::fs;
 use std::process::Command;
 
 #[test]
-fn every_affinity_is_as_before_after_sigterm_and_after_kill_and_restore_or_a_new_run() {
+fn every_affinity_is_restored_after_sigterm_and_after_kill() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let guest = stage.start_pinned("ends");
     let before = affinities(&guest);
@@ -45,7 +45,7 @@ fn every_affinity_is_as_before_after_sigterm_and_after_kill_and_restore_or_a_new
 }
 
 #[test]
-fn a_second_instance_is_told_the_process_of_the_first_and_changes_nothing() {
+fn second_instance_names_the_first_and_changes_nothing() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let guest = stage.start_pinned("twice");
     let before = affinities(&guest);
@@ -70,7 +70,7 @@ fn a_second_instance_is_told_the_process_of_the_first_and_changes_nothing() {
 }
 
 #[test]
-fn sighup_reads_the_configuration_again_and_a_bad_one_is_refused() {
+fn sighup_reads_configuration_again_and_a_bad_one_is_refused() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let guest = stage.start_pinned("hears");
     let before = affinities(&guest);
@@ -90,7 +90,7 @@ fn sighup_reads_the_configuration_again_and_a_bad_one_is_refused() {
     signal(&run, Signal::HUP);
     wait_for("a cycle under the old policy", &run, || records(&run).len() == 3);
     let said = run.text("err");
-    assert!(said.contains("the old configuration stays"), "{said}");
+    assert!(said.contains("the old one stays in force"), "{said}");
     assert!(said.contains("instep.toml:2: unknown field `intervall`"), "{said}");
     assert_eq!(records(&run)[2]["policy"], "none");
     terminate(run).expect(0);
@@ -98,7 +98,7 @@ fn sighup_reads_the_configuration_again_and_a_bad_one_is_refused() {
 }
 
 #[test]
-fn what_an_operator_set_during_a_run_is_left_alone_and_said() {
+fn operators_change_during_a_run_is_kept_and_reported() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let guest = stage.start_pinned("hand");
     let before = affinities(&guest);

@@ -38,14 +38,14 @@ fn until_gone(pid: Pid) {
 }
 
 #[test]
-fn the_guardian_of_a_killed_run_puts_every_affinity_back_and_ends() {
+fn guardian_of_a_killed_run_puts_every_affinity_back_and_ends() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let guest = stage.start_pinned("killed");
     let before = affinities(&guest);
     let pinned = of_vcpus(&guest);
     let run = stage.mending_run(&guest, &[]);
     assert_ne!(of_vcpus(&guest), pinned, "{}", run.text("out"));
-    let guard = guardian(&run).expect("a guardian stands");
+    let guard = guardian(&run).expect("a guardian runs");
     assert_eq!((getsid(Some(guard)).unwrap(), getpgid(Some(guard)).unwrap()), (guard, guard));
     let called = fs::read(format!("/proc/{}/cmdline", guard.as_raw_nonzero())).unwrap();
     assert!(called.starts_with(b"instep-guard\0guard\0"), "by its name it is not meant");
@@ -73,7 +73,7 @@ fn the_guardian_of_a_killed_run_puts_every_affinity_back_and_ends() {
 }
 
 #[test]
-fn a_guardian_ends_with_its_run_and_a_killed_one_is_replaced_after_an_upgrade_too() {
+fn guardian_ends_with_its_run_and_a_killed_one_is_replaced() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let guest = stage.start_pinned("guard");
     let before = affinities(&guest);
@@ -121,7 +121,7 @@ fn what_kills_the_guardian_too_leaves_the_rest_to_restore() {
 
 /// A run that is killed while it starts a guardian has nothing to hear whether that stands.
 #[test]
-fn a_guardian_whose_run_ended_before_it_stood_restores() {
+fn guardian_whose_run_ended_before_it_was_ready_restores() {
     let dir = tempfile::tempdir().unwrap();
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
     // The first process lives, but started at another time; nothing was changed yet.
@@ -144,7 +144,7 @@ fn a_guardian_whose_run_ended_before_it_stood_restores() {
 /// The first of both, the guardian or the new run, puts things back. The new run does not end because of the
 /// guardian, and the guardian leaves alone what the new run does.
 #[test]
-fn a_run_started_at_once_after_a_kill_goes_on_whoever_restores() {
+fn run_started_right_after_a_kill_places_its_vms() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let guest = stage.start_pinned("again");
     let before = affinities(&guest);
@@ -164,7 +164,7 @@ fn a_run_started_at_once_after_a_kill_goes_on_whoever_restores() {
 
 /// No scheduler can be loaded here: what a run that had loaded one leaves is made by hand.
 #[test]
-fn status_says_why_the_default_is_in_force_after_a_run_was_killed() {
+fn status_says_why_default_is_in_force_after_a_run_was_killed() {
     let state = fs::read_to_string("/sys/kernel/sched_ext/state").unwrap_or_default();
     if state.trim() == "enabled" {
         return skip::note("another scheduler is in force on this machine");

@@ -315,7 +315,7 @@ fn run_leaves_a_domain_alone_from_the_next_cycle_on() {
 
 /// What `virsh` may do to a domain that a run has placed: the run goes on, and its end leaves every thread as it was found.
 #[test]
-fn quota_suspension_and_more_vcpus_during_a_run_leave_nothing_behind() {
+fn quota_suspension_and_new_vcpus_leave_nothing_behind() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let domain = DOMAIN.replace("<vcpu>2</vcpu>", "<vcpu current='2'>3</vcpu>");
     let Some(libvirt) = Libvirt::start_with(&stage, &domain) else { return };

@@ -31,7 +31,7 @@ fn is_apart(guest: &Guest) -> bool {
 }
 
 #[test]
-fn once_puts_the_siblings_of_a_lone_vm_apart_and_restore_puts_everything_back() {
+fn siblings_of_a_lone_vm_get_own_cores_and_restore_undoes_it() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let guests = [stage.start_one("lone")];
     let guest = &guests[0];
@@ -76,7 +76,7 @@ fn kept_placement_is_known(stage: &Stage, guest: &Guest) {
 }
 
 #[test]
-fn once_beside_more_vcpus_than_cores_binds_none_of_them_to_one_core_and_says_why() {
+fn more_vcpus_than_cores_are_bound_to_no_single_core() {
     let Some(stage) = Stage::with_two_cores() else { return };
     let cores = core_count();
     if cores > 32 {

@@ -57,7 +57,7 @@ fn vm_of<'a>(json: &'a Value, guest: &Guest) -> &'a Value {
 }
 
 #[test]
-fn time_that_a_quota_takes_is_told_by_status_and_analyze() {
+fn time_that_a_quota_takes_is_reported_by_status_and_analyze() {
     let Some(stage) = Stage::new() else { return };
     let Some(limited) = Limited::new() else { return };
     let guest = stage.start_one("limited");

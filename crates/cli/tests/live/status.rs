@@ -77,7 +77,7 @@ fn loads_are_those_of_schedstat() {
 }
 
 #[test]
-fn a_vm_whose_vcpus_cannot_be_told_is_listed_with_the_reason() {
+fn vm_with_unknown_vcpus_is_listed_with_the_reason() {
     let Some(stage) = Stage::new() else { return };
     let name = format!("single-{}", std::process::id());
     let single = Single::start(&name);

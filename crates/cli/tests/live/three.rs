@@ -76,7 +76,7 @@ fn ns(value: &Value, key: &str) -> u64 {
 }
 
 #[test]
-fn the_spinning_and_the_blocking_program_lose_time_to_the_computing_one() {
+fn spinning_and_blocking_vms_lose_time_to_a_computing_one() {
     let Some(load) = load() else {
         return skip::note("instep-load is not built; cargo build -p instep-load does");
     };

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 const USER: u32 = 65534;
 
 #[test]
-fn without_privilege_the_missing_capability_is_named_and_nothing_changes() {
+fn missing_capability_is_named_and_nothing_changes() {
     if !rustix::process::geteuid().is_root() {
         return skip::note("only root can start a VM and then act as another user");
     }

@@ -84,7 +84,7 @@ pub(crate) fn dpkg_deb(arguments: &[&str], package: &Path, more: &[&str]) -> Opt
 }
 
 #[test]
-fn package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
+fn package_is_complete_and_runs_unpacked() {
     let dir = tempfile::tempdir().unwrap();
     let Some(package) = package(&dir.path().join("made"), is_whole()) else { return };
     let (tree, control) = (dir.path().join("tree"), dir.path().join("control"));

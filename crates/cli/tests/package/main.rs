@@ -124,7 +124,7 @@ fn systemd_has_nothing_to_object_to_in_the_unit() {
 }
 
 #[test]
-fn version_tells_the_commit_and_whether_the_kernel_scheduler_is_in() {
+fn version_tells_commit_and_whether_kernel_scheduler_is_in() {
     let with = if cfg!(feature = "kernel") { "with" } else { "without" };
     let expected = format!(
         "{} ({}, {with} the kernel scheduler)\n",

@@ -75,7 +75,7 @@ fn query(package: &Path, arguments: &[&str]) -> Option<String> {
 }
 
 #[test]
-fn rpm_package_holds_what_a_host_needs_and_runs_from_where_it_is_unpacked() {
+fn rpm_package_is_complete_and_runs_unpacked() {
     let dir = tempfile::tempdir().unwrap();
     let _turn = turn();
     let made = dir.path().join("made");

@@ -264,7 +264,7 @@ fn replace(machine: &Machine, package: &str, version: &str, user: &str) {
 }
 
 #[test]
-fn upgrade_and_downgrade_keep_the_placement_and_removal_undoes_it() {
+fn upgrade_and_downgrade_keep_placement_and_removal_undoes_it() {
     let dir = tempfile::tempdir().unwrap();
     let Some(package) = super::deb::package(dir.path(), false) else { return };
     let put = |tree: &Path| {

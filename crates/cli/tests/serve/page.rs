@@ -99,7 +99,7 @@ fn run_is_shown_with_reasons_changes_and_the_last_hour() {
 }
 
 #[test]
-fn what_a_killed_run_told_is_not_shown_once_it_is_restored() {
+fn data_of_a_killed_run_is_not_shown_once_it_is_restored() {
     let Some((vm, run, server)) = placed("killed") else { return };
     run.signal(rustix::process::Signal::KILL);
     wait_for("the guardian", || vm.is_as_found());

@@ -19,7 +19,7 @@ fn address_that_other_machines_reach_is_refused() {
 }
 
 #[test]
-fn port_in_use_is_told_with_a_way_out() {
+fn port_in_use_is_reported_with_a_way_out() {
     let taken = std::net::TcpListener::bind(("127.0.0.1", free_port())).unwrap();
     let address = taken.local_addr().unwrap().to_string();
     instep(&["serve", "--listen", &address]).expect(2).says(&["cannot listen on", "--listen"]);
@@ -81,7 +81,7 @@ fn page_may_load_nothing_from_elsewhere() {
 }
 
 #[test]
-fn what_is_lacking_is_told_with_the_command_that_helps() {
+fn what_is_lacking_is_reported_with_the_command_that_helps() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(&dir.path().join("state"));
     let shown = server.shown();

@@ -7,7 +7,7 @@ use crate::units::{CpuId, Nanos};
 
 /// Where a vCPU is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum SchedState {
     /// Not seen yet.
     Unknown,
     /// Runs on this CPU.
@@ -20,19 +20,19 @@ pub enum Place {
     Blocked,
 }
 
-impl Place {
+impl SchedState {
     /// Whether the vCPU could run and does not.
     #[inline]
     pub fn is_waiting(self) -> bool {
-        matches!(self, Place::Waking | Place::Waiting(_))
+        matches!(self, SchedState::Waking | SchedState::Waiting(_))
     }
 
     /// The CPU on which it runs, or on whose queue it waits.
     #[inline]
     pub fn cpu(self) -> Option<CpuId> {
         match self {
-            Place::Running(cpu) | Place::Waiting(cpu) => Some(cpu),
-            Place::Waking | Place::Blocked | Place::Unknown => None,
+            SchedState::Running(cpu) | SchedState::Waiting(cpu) => Some(cpu),
+            SchedState::Waking | SchedState::Blocked | SchedState::Unknown => None,
         }
     }
 }
@@ -47,9 +47,9 @@ pub struct VcpuChange {
     /// Its VM's number.
     pub vm: usize,
     /// Where it was.
-    pub from: Place,
+    pub from: SchedState,
     /// Where it is from now on.
-    pub to: Place,
+    pub to: SchedState,
     /// Since when it was `from`.
     pub since: Nanos,
 }
@@ -79,7 +79,7 @@ impl Siblings {
 
     /// A vCPU is no longer at a place.
     #[inline]
-    pub fn leave(&mut self, place: Place) {
+    pub fn leave(&mut self, place: SchedState) {
         if let Some(count) = self.count_of(place) {
             *count = count.saturating_sub(1);
         }
@@ -87,18 +87,18 @@ impl Siblings {
 
     /// A vCPU is at a place from now on.
     #[inline]
-    pub fn enter(&mut self, place: Place) {
+    pub fn enter(&mut self, place: SchedState) {
         if let Some(count) = self.count_of(place) {
             *count += 1;
         }
     }
 
     #[inline]
-    fn count_of(&mut self, place: Place) -> Option<&mut u32> {
+    fn count_of(&mut self, place: SchedState) -> Option<&mut u32> {
         match place {
-            Place::Running(_) => Some(&mut self.running),
-            Place::Waking | Place::Waiting(_) => Some(&mut self.waiting),
-            Place::Blocked | Place::Unknown => None,
+            SchedState::Running(_) => Some(&mut self.running),
+            SchedState::Waking | SchedState::Waiting(_) => Some(&mut self.waiting),
+            SchedState::Blocked | SchedState::Unknown => None,
         }
     }
 
@@ -130,16 +130,16 @@ pub struct Skew {
 impl Skew {
     /// Brings it up to date for a vCPU that was at `place` since the last call; how far it is behind now.
     #[inline]
-    pub fn advance(&mut self, place: Place, siblings: &Siblings) -> u64 {
+    pub fn advance(&mut self, place: SchedState, siblings: &Siblings) -> u64 {
         match place {
-            Place::Waking | Place::Waiting(_) => {
+            SchedState::Waking | SchedState::Waiting(_) => {
                 self.behind += siblings.any_running - self.any_running;
             }
-            Place::Running(_) => {
+            SchedState::Running(_) => {
                 let waited = siblings.any_waiting - self.any_waiting;
                 self.behind = self.behind.saturating_sub(waited);
             }
-            Place::Blocked | Place::Unknown => self.behind = 0,
+            SchedState::Blocked | SchedState::Unknown => self.behind = 0,
         }
         (self.any_running, self.any_waiting) = (siblings.any_running, siblings.any_waiting);
         self.behind
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn skew_grows_while_waiting_shrinks_while_running_and_ends_asleep() {
         let (mut siblings, mut skew) = (Siblings::default(), Skew::default());
-        let (here, there) = (Place::Running(CpuId(0)), Place::Waiting(CpuId(1)));
+        let (here, there) = (SchedState::Running(CpuId(0)), SchedState::Waiting(CpuId(1)));
         siblings.enter(here);
         siblings.enter(there);
         siblings.pass(100);
@@ -165,6 +165,6 @@ mod tests {
         siblings.leave(there);
         siblings.pass(50);
         assert_eq!(skew.advance(here, &siblings), 60, "no sibling waits");
-        assert_eq!(skew.advance(Place::Blocked, &siblings), 0);
+        assert_eq!(skew.advance(SchedState::Blocked, &siblings), 0);
     }
 }

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_vm_placed_by_its_guests_nodes_each_comes_home_to_its_vcpus() {
+    fn of_vm_placed_by_its_guests_nodes_each_comes_home_to_its_vcpus() {
         let mut split = vm(1, 140, 60);
         split.placed = [0, 1].map(NodeId).into_iter().collect();
         for (index, list) in [(0, "0-1"), (1, "2-3")] {

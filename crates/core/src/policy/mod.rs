@@ -75,7 +75,7 @@ impl FromStr for PolicyName {
 
 /// A name that no policy has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown policy `{name}`; known are instep, bnn, spread, bind and none")]
+#[error("unknown policy `{name}`; known are {}", PolicyName::ALL.map(PolicyName::as_str).join(", "))]
 pub struct UnknownPolicy {
     /// The name given, cut to 40 characters.
     pub name: String,

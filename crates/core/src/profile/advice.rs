@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_all_threads_needs_them_and_who_uses_two_of_sixteen_does_not() {
+    fn advised_size_is_the_number_of_threads_that_work() {
         assert_eq!(advice(&[24 * 16; 20], 16, 0, None).vcpus, (16, Milli(1000)));
         let (vcpus, kept) = advice(&[24 * 2; 20], 16, 0, None).vcpus;
         assert!(vcpus < 8 && kept.0 >= 900, "{vcpus} {kept}");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_period_is_advised_where_it_lets_the_vm_catch_up_and_not_elsewhere() {
+    fn longer_period_is_advised_only_where_the_vm_catches_up() {
         assert_eq!(advice(&[96, 24].repeat(16), 4, 0, None).period, Nanos(48 * MS));
         assert_eq!(advice(&[96; 32], 4, 0, None).period, Nanos(24 * MS));
         let slow: Vec<u64> = [[96; 8], [24; 8]].concat();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_spin_loops_and_is_balanced_may_gain_among_neighbours() {
+    fn balanced_program_with_spin_loops_may_gain_beside_neighbours() {
         for waiting in [10, 30, 49] {
             assert_eq!(advice(&[48; 8], 2, 9, Some(waiting)).together, CoScheduling::MayPay);
             assert_eq!(advice(&[48; 8], 2, 40_000, Some(waiting)).together, CoScheduling::Harms);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_hardly_active_gets_no_advice() {
+    fn hardly_active_program_gets_no_advice() {
         let interval = Interval { length: Nanos(24 * MS), run: Nanos(2 * MS), wait: Nanos(0) };
         let watched =
             Watched { cpus: 2, intervals: vec![interval; 8], voluntary: 8, ..Watched::default() };

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn who_only_starts_and_ends_by_blocking_is_no_program_of_long_phases() {
+    fn blocking_at_start_and_end_makes_no_long_phases() {
         // 9 blocks of two threads in a second.
         for waiting in [None, Some(0), Some(9)] {
             assert_eq!(behaviour(2, 1990, 9, waiting), Behaviour::Compute { threads: 2 });

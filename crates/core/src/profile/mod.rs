@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifth_of_sequential_work_gives_two_and_a_half_on_four_cores() {
+    fn fifth_of_sequential_work_gives_two_and_a_half_on_four_cores() {
         // systems.md, 5: 20 % sequential on 4 cores. Of 100 units 20 run alone, 80 by four at once.
         let watched = Watched {
             intervals: vec![
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_hardly_active_has_no_type() {
+    fn hardly_active_program_has_no_type() {
         // 2 and 3 of 24 ms: less than a tenth of a CPU, and more.
         let kind = |run| Profile::of(&watched(&[run; 4], 1, 1), Milli(500), Nanos(24 * MS)).kind;
         assert_eq!((kind(2), kind(3)), (None, Some(ApplicationKind::LowLow)));

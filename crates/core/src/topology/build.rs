@@ -9,7 +9,7 @@
 //! core. Each repair is one sentence in [`Topology::warnings`]. Which of two contradicting tables
 //! is the wrong one cannot be known here; the choice is the one that costs least when wrong.
 
-use super::nodes::{Settled, assign_cpus, majority};
+use super::nodes::{NodePartition, assign_cpus, majority};
 use super::partition::Partition;
 use super::{CoreKind, Cpu, CpuFacts, NodeFacts, Topology};
 use crate::idset::{CpuSet, MAX_ID};
@@ -45,7 +45,7 @@ impl Topology {
         let (cluster, clusters) = dense(&cpus, &groups.clusters);
         let (llc, llcs) = dense(&cpus, &groups.llcs);
         let (package, packages) = dense(&cpus, &groups.packages);
-        let Settled { nodes, owner, merged } = groups.nodes;
+        let NodePartition { nodes, owner, merged } = groups.nodes;
         let placed = cpus.iter().enumerate().map(|(at, facts)| Cpu {
             id: CpuId(facts.id),
             core: CoreId(core[at]),
@@ -110,7 +110,7 @@ struct Groups {
     clusters: Partition,
     llcs: Partition,
     packages: Partition,
-    nodes: Settled,
+    nodes: NodePartition,
 }
 
 impl Groups {

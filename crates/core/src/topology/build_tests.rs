@@ -101,7 +101,7 @@ fn one_cpu_that_claims_all_does_not_join_all() {
 }
 
 #[test]
-fn a_core_over_two_nodes_is_cut_and_said() {
+fn core_over_two_nodes_is_cut_and_reported() {
     let mut cpus = plain(4);
     cpus.iter_mut().for_each(|cpu| {
         cpu.thread_siblings = some(if cpu.id % 2 == 0 { "0,2" } else { "1,3" });
@@ -124,7 +124,7 @@ fn an_llc_over_two_nodes_is_one_in_each() {
 }
 
 #[test]
-fn nodes_that_name_the_same_cpus_are_one_node_with_all_their_memory() {
+fn nodes_that_name_same_cpus_are_one_node_with_all_their_memory() {
     let nodes = vec![node(0, "0-3", &[10, 10]), node(1, "0-3", &[10, 10])];
     let host = Topology::build(plain(4), nodes).unwrap();
     assert_eq!(host.nodes().len(), 1);
@@ -171,7 +171,7 @@ fn a_node_with_memory_alone_is_kept_without_a_warning() {
 }
 
 #[test]
-fn distances_that_make_no_sense_are_put_right_and_said() {
+fn impossible_distances_are_corrected_and_reported() {
     let nodes =
         vec![node(0, "0-1", &[0, 5, 300]), node(1, "2", &[20, 10]), node(2, "3", &[21, 21, 10])];
     let host = Topology::build(plain(4), nodes).unwrap();

@@ -23,7 +23,7 @@ const REMOTE: u32 = 20;
 type Merged = Vec<(NodeId, NodeId)>;
 
 /// Nodes that own every CPU exactly once.
-pub(super) struct Settled {
+pub(super) struct NodePartition {
     /// Ascending by number.
     pub nodes: Vec<Node>,
     /// For every CPU, in the order given, the index of its node in `nodes`.
@@ -39,7 +39,7 @@ pub(super) fn assign_cpus(
     facts: Vec<NodeFacts>,
     near: &[&Partition],
     warnings: &mut Vec<String>,
-) -> Settled {
+) -> NodePartition {
     let online: CpuSet = cpus.iter().copied().collect();
     let facts = believable(facts, &online, warnings);
     let distances = distances(&facts, warnings);
@@ -59,7 +59,7 @@ pub(super) fn assign_cpus(
             "nodes {idle}: neither online CPUs nor memory; nothing will be placed there"
         ));
     }
-    Settled { nodes, owner, merged }
+    NodePartition { nodes, owner, merged }
 }
 
 /// Ascending, one entry a number, at least one.
@@ -175,8 +175,8 @@ fn own(
     let settled = settled.collect();
     if !homeless.is_empty() {
         warnings.push(format!(
-            "CPUs {homeless}: in no online node; put into node {homes}, by shared cache or \
-             package where that tells, else into the first node with memory"
+            "CPUs {homeless}: in no online node; put into node {homes}, that of CPUs with which \
+             they share a cache or package, else the first node with memory"
         ));
     }
     settled

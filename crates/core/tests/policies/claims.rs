@@ -44,8 +44,9 @@ fn default_policy_beats_bnn_and_bind_on_the_stated_score() {
             mean(theirs, |score| score.balance.0),
         );
     }
-    let [instep, bnn, _, bind, none] = &scores;
-    for rival in [bnn, bind, none] {
+    let of = |policy| &scores[PolicyName::ALL.iter().position(|name| *name == policy).unwrap()];
+    let (instep, none) = (of(PolicyName::Instep), of(PolicyName::None));
+    for rival in [of(PolicyName::Bnn), of(PolicyName::Bind), none] {
         assert!(mean(instep, |score| score.combined.0) > mean(rival, |score| score.combined.0));
         let [higher, _, lower] = duel(instep, rival);
         assert!(higher > lower, "higher on {higher}, lower on {lower}");

@@ -70,7 +70,7 @@ fn pinned(lists: &[&str]) -> Snapshot {
 }
 
 #[test]
-fn vcpus_pinned_to_siblings_of_one_core_are_found_whatever_their_sets() {
+fn vcpus_pinned_to_threads_of_one_core_are_found() {
     let shared = "2 vCPUs (0,1) may use only 1 core (CPUs 0,8) while 7 cores are free";
     for lists in [["0", "8"], ["0", "0,8"], ["8", "0"]] {
         assert_eq!(texts(&pinned(&lists)), [shared], "{lists:?}");
@@ -121,7 +121,7 @@ fn cores_that_the_other_vcpus_need_are_not_free() {
 
 /// What is recommended for guests that see threads.
 #[test]
-fn guest_threads_pinned_to_the_threads_of_one_core_are_no_conflict() {
+fn guest_threads_pinned_to_threads_of_one_core_are_no_conflict() {
     let mut host = pinned(&["0", "8", "1,9", "1,9"]);
     host.vms[0].guest_threads_per_core = 2;
     assert_eq!(texts(&host), [] as [String; 0]);
@@ -182,7 +182,7 @@ fn conflicts_are_mended_only_when_asked_and_stay_mended() {
 }
 
 #[test]
-fn vm_in_conflict_on_a_full_host_of_one_node_gets_its_whole_cpuset() {
+fn vm_in_conflict_on_full_host_of_one_node_gets_its_whole_cpuset() {
     let mut host = made::host(made::topology(1, 4, 1, 64 * GIB));
     host.vms = (1..=3).map(|id| vm(&host, id, 4, 900, &[2000])).collect();
     made::confine(&mut host.vms[0], &cpus("0"));

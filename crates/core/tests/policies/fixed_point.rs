@@ -35,7 +35,7 @@ fn cores_that_the_next_decision_would_find_are_given_at_once() {
 /// VM 3 arrives where two VMs are on node 1. It is not narrowed to a node from which the next decision
 /// would move it, or another VM.
 #[test]
-fn a_vm_is_not_narrowed_to_where_the_next_decision_would_move_one() {
+fn vm_is_not_narrowed_to_where_the_next_decision_would_move_one() {
     let mut host = made::host(made::topology(2, 2, 1, 64 * GIB));
     host.vms = vec![
         vm(&host, 1, 2, 800, &[0, 2048]),
@@ -56,7 +56,7 @@ fn a_vm_is_not_narrowed_to_where_the_next_decision_would_move_one() {
 /// Four vCPUs that wait for each other on one CPU share no core with anybody; mended, they do. No plan
 /// is within what the kernel would share without mending, so that the limit is what it would with it.
 #[test]
-fn a_mended_vm_that_shares_more_cores_than_before_stays_where_it_is() {
+fn mended_vm_that_shares_more_cores_than_before_stays_where_it_is() {
     let mut host = made::host(made::topology(2, 2, 2, 64 * GIB));
     host.vms = vec![vm(&host, 1, 4, 500, &[4096, 0]), vm(&host, 2, 2, 600, &[0, 4096])];
     host.vms.iter_mut().for_each(|vm| vm.emulators.clear());

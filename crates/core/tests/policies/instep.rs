@@ -97,7 +97,7 @@ fn opaque_vms_and_other_load_count_as_overcommit() {
 
 /// 2 + 2 vCPUs on 4 cores: each has one, however busy the VM is that cannot be placed.
 #[test]
-fn a_busy_opaque_vm_counts_by_its_vcpus_alone_when_cores_are_counted() {
+fn opaque_vm_counts_by_its_vcpus_when_cores_are_counted() {
     let mut host = made::host(made::topology(1, 4, 1, 4 * GIB));
     host.vms = vec![vm(&host, 1, 2, 900, &[512])];
     let (why, busy) = (String::from("no thread names"), Nanos(made::WINDOW.0 * 2));
@@ -212,7 +212,7 @@ fn six_and_two(small: &[u64]) -> (Snapshot, Decision) {
 }
 
 #[test]
-fn large_vm_gets_the_cores_beside_its_memory_that_small_ones_leave() {
+fn large_vm_gets_cores_beside_its_memory_that_small_ones_leave() {
     let (_, decision) = six_and_two(&[0, 60]);
     assert_eq!((home(&decision, 0), home(&decision, 1)), ("0-1".into(), "1".into()));
     assert_eq!(sets(&decision, 1), ["0", "1", "2", "3", "6", "7"]);
@@ -223,7 +223,7 @@ fn large_vm_gets_the_cores_beside_its_memory_that_small_ones_leave() {
 /// from their memory. That the small one's would come home, and the large one's not, is not
 /// counted: memory is taken as it lies, so that no plan rests on moves that may fail.
 #[test]
-fn small_vm_stays_with_its_memory_though_a_large_one_s_is_there_too() {
+fn small_vm_stays_with_its_memory_though_large_one_s_is_there_too() {
     let (host, decision) = six_and_two(&[60, 0]);
     assert_eq!((home(&decision, 0), home(&decision, 1)), ("0-1".into(), "0".into()));
     assert_eq!(sets(&decision, 1).len(), 6);
@@ -271,7 +271,7 @@ fn halves(host: &Snapshot) -> (String, String, String) {
 }
 
 #[test]
-fn parts_of_a_large_vm_go_to_their_own_memory_whatever_their_loads() {
+fn parts_of_large_vm_go_to_their_own_memory_whatever_their_loads() {
     for (first, second) in [(1, 2), (2, 1)] {
         let mut host = large();
         for (guest, node) in host.vms[0].guest_nodes.iter_mut().zip([first, second]) {
@@ -306,7 +306,7 @@ fn moves(host: &Snapshot) -> Vec<(Option<u32>, String, u64)> {
 }
 
 #[test]
-fn stray_memory_of_a_part_comes_to_the_part_unless_it_is_little_bound_or_without_room() {
+fn stray_memory_moves_to_its_part_if_there_is_room() {
     let stray = |mib: u64| {
         let mut host = large();
         for (guest, node) in host.vms[0].guest_nodes.iter_mut().zip([1u32, 2]) {
@@ -352,7 +352,7 @@ fn large_vm_is_not_split_when_only_its_whole_memory_is_known() {
 }
 
 #[test]
-fn hand_pinned_vms_are_left_alone_unless_told_otherwise() {
+fn hand_pinned_vms_are_left_alone_by_default() {
     let fresh = || {
         let mut host = made::host(made::topology(2, 4, 1, 64 * GIB));
         host.vms = vec![vm(&host, 1, 2, 900, &[0, 2000])];

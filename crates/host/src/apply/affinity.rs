@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_the_host_does_not_have_are_silently_dropped_by_the_kernel() {
+    fn cpus_host_does_not_have_are_silently_dropped_by_the_kernel() {
         let sleeper = Sleeper::start();
         let found = KernelAffinity.get(sleeper.tid()).unwrap();
         let mut asked = found.clone();

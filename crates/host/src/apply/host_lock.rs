@@ -69,8 +69,8 @@ impl HostLock {
         let unusable = |why: String| Error::Unusable {
             what: format!("cannot lock {}, the lock of this host: {why}", path.display()),
             next: "make its folder one that only this user can write to, on a file system that is \
-                   not read-only; who has CAP_SYS_NICE needs this lock as root does, as there may \
-                   be one such instance on a host (systemd: RuntimeDirectory=instep)"
+                   not read-only; a user with CAP_SYS_NICE needs this lock as root does, as only \
+                   one such instance may run on a host (systemd: RuntimeDirectory=instep)"
                 .into(),
         };
         StateDir::at(dir).make().map_err(unusable)?;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn user_who_may_change_threads_of_others_takes_the_lock_that_root_takes() {
+    fn user_with_cap_sys_nice_takes_the_lock_of_root() {
         let dir = tempfile::tempdir().unwrap();
         let place_with = |caps: &[&str]| {
             let file = dir.path().join(format!("place{}", caps.len()));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_is_told_the_process_of_the_first_until_that_ends() {
+    fn second_gets_the_process_of_the_first_until_that_ends() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("instep/lock");
         let first = HostLock::take(&path, false).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_at_a_fixed_place_and_instances_of_other_names_beside_it() {
+    fn lock_is_at_a_fixed_place_and_other_instances_are_beside_it() {
         let [plain, named] = [None, Some("a")].map(|name| HostLock::place(name).unwrap());
         let (Some(plain), Some(named)) = (plain, named) else { return };
         assert_ne!(plain, named);

@@ -81,7 +81,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn a_process_runs_until_it_ends_even_if_nobody_takes_note() {
+    fn process_runs_until_it_ends_even_if_not_waited_for() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let key = thread::key_of(&Root::live(), child.id(), Tid(child.id())).unwrap();
         let this = Instance::this().unwrap();

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn second_holder_is_told_the_process_of_the_first() {
+    fn second_holder_gets_the_process_of_the_first() {
         let dir = instep_madehost::scratch_dir().unwrap();
         let path = dir.path().join("lock");
         assert_eq!(LockFile::holder_of(&path).unwrap(), None);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn resident_pages_of_a_child_are_found_on_a_node_and_unmapped_ones_are_not_present() {
+    fn resident_pages_are_found_on_a_node_and_unmapped_ones_not() {
         let sleeper = Sleeper::start();
         let key = sleeper.key();
         let Ok((guest, _)) = ranges::read(&Root::live(), key.pid) else {

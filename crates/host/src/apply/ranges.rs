@@ -57,7 +57,7 @@ impl GuestRanges {
     pub fn of(&self, guest_node: Option<u32>) -> Result<Vec<Range>, Error> {
         let Some(number) = guest_node else { return Ok(self.all.clone()) };
         let start = self.nodes.get(&number).ok_or_else(|| Error::Unusable {
-            what: format!("no mapping can be told to be the memory of guest node {number}"),
+            what: format!("it is not known which mapping is the memory of guest node {number}"),
             next:
                 "its memory stays where it is; compare numa_maps and maps of the process with the \
                    sizes of its -object memory-backend-..."
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_told_with_file_and_line_and_the_rest_is_used() {
+    fn bad_lines_are_reported_with_file_and_line_and_rest_is_used() {
         let text = format!("{NUMA_MAPS}fish default N0=1\n7f01 default N0=1 kernelpagesize_kB=3\n");
         let (ranges, warnings) = parse_numa_maps(Path::new("/proc/7/numa_maps"), &text);
         assert_eq!((ranges.len(), warnings.len()), (4, 2));
@@ -270,7 +270,7 @@ mod tests {
         let (three, seven): (Vec<u64>, Vec<u64>) = (starts(3), starts(7));
         assert_eq!((three, seven), (vec![0x40_0000], vec![0x10_0000]));
         let error = guest.of(Some(0)).unwrap_err().to_string();
-        assert!(error.contains("told to be the memory of guest node 0"), "{error}");
+        assert!(error.contains("mapping is the memory of guest node 0"), "{error}");
         assert_eq!(guest.of(None).unwrap().len(), 3);
     }
 

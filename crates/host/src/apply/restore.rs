@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_set_since_is_left_alone_and_told() {
+    fn what_an_operator_set_since_is_left_alone_and_reported() {
         let Some((a, b)) = two_cpus() else { return };
         let sleeper = Sleeper::start();
         let both = a.or(&b);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn offline_cpus_of_the_original_are_left_out_and_with_none_left_all_are_used() {
+    fn offline_cpus_of_the_original_are_left_out_unless_all_are() {
         let Some((a, b)) = two_cpus() else { return };
         let sleeper = Sleeper::start();
         let all = has(&sleeper);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unpinned_thread_gets_its_whole_cpuset_back_and_a_pinned_one_never_more_than_it_had() {
+    fn unpinned_thread_gets_its_cpuset_back_pinned_one_what_it_had() {
         let Some((a, b)) = two_cpus() else { return };
         let sleeper = Sleeper::start();
         let all = has(&sleeper);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_after_the_journal_and_before_the_call_restores_to_the_same() {
+    fn crash_between_journal_and_call_restores_the_same() {
         const DIR: &str = "INSTEP_TEST_CRASH_DIR";
         const PID: &str = "INSTEP_TEST_CRASH_PID";
         struct Abort;
@@ -304,7 +304,7 @@ mod tests {
         let state = StateDir::at(dir.path().join("s"));
         let found = has(&sleeper);
         let name = "apply::restore::tests::\
-                    a_crash_after_the_journal_and_before_the_call_restores_to_the_same";
+                    crash_between_journal_and_call_restores_the_same";
         let status = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", name])
             .env(DIR, state.path())

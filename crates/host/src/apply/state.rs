@@ -116,7 +116,7 @@ impl StateDir {
     fn is_own(&self) -> Result<(), String> {
         let shown = self.path.display();
         let meta = fs::metadata(&self.path)
-            .map_err(|source| format!("cannot look at {shown}: {source}"))?;
+            .map_err(|source| format!("cannot examine {shown}: {source}"))?;
         // An existing directory is never made narrower: it may be /tmp, given by mistake.
         if !instep_state::is_trusted_owner(meta.uid()) || meta.mode() & 0o022 != 0 {
             return Err(format!(
@@ -196,7 +196,7 @@ mod tests {
     const FREE: &str = "INSTEP_TEST_FREE_LOCK";
 
     #[test]
-    fn a_second_instance_is_told_the_process_of_the_first() {
+    fn second_instance_gets_the_process_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::at(dir.path().join("deep/instep"));
         assert_eq!(state.running_instance().unwrap(), None);

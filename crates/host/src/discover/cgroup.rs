@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_of_both_versions_are_told_apart() {
+    fn mounts_of_both_versions_are_distinguished() {
         let text = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
             cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
             cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\ncgroup2 /a/../b cgroup2 rw 0 0\nx\n";

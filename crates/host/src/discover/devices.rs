@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_of_devices_are_told_from_others() {
+    fn descriptors_of_devices_are_recognised() {
         let of = |target: &str| Open::of(Path::new(target), || Some("vnet0".into()));
         assert_eq!(of("/dev/vfio/12"), Some(Open::Group("12".into())));
         assert_eq!(of("/dev/vfio/devices/vfio3"), Some(Open::Device("vfio3".into())));

@@ -90,7 +90,7 @@ pub(super) struct Means<'a> {
     /// The number of this scan.
     pub(super) scan: u64,
     /// The time for that.
-    pub(super) qmp_turns: &'a mut qmp::Turns,
+    pub(super) qmp_turns: &'a mut qmp::QmpBudget,
     /// Counts tries.
     pub(super) qmp_tries: &'a mut u32,
     /// Whether the process is so young that its threads are still being made.

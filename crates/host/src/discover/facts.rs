@@ -46,7 +46,7 @@ pub struct Scan {
     /// [`load_warnings`](super::load_warnings) tells.
     pub gaps: Gaps,
     /// What was looked for and where.
-    pub looked: Looked,
+    pub looked: ScanCoverage,
     /// What the scan itself cost.
     pub cost: ScanCost,
 }
@@ -361,7 +361,7 @@ pub enum Debugfs {
 
 /// What was looked for: the text of an empty status is made of this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Looked {
+pub struct ScanCoverage {
     /// Processes seen, kernel threads and zombies not counted.
     pub processes: u32,
     /// Processes whose descriptors could not be listed for lack of privilege when last tried.
@@ -370,7 +370,7 @@ pub struct Looked {
     pub kvm_debugfs: Debugfs,
 }
 
-impl fmt::Display for Looked {
+impl fmt::Display for ScanCoverage {
     /// One sentence without a full stop.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_memory_is_told_by_its_reason_and_counted() {
+    fn unknown_memory_is_reported_by_its_reason_and_counted() {
         let mut lost = Lost::default();
         assert!(lost.warnings().is_empty());
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);

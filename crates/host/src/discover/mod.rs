@@ -54,9 +54,9 @@ mod tests;
 pub use arrivals::Arrivals;
 pub use definition::{Definition, Origin};
 pub use facts::{
-    Accel, Debugfs, EmulatorFacts, Gaps, Looked, Manager, MemoryFacts, MemorySource, OpaqueFacts,
-    Scan, ScanCost, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, Waited, is_called,
-    name_uniquely, shared_name,
+    Accel, Debugfs, EmulatorFacts, Gaps, Manager, MemoryFacts, MemorySource, OpaqueFacts, Scan,
+    ScanCost, ScanCoverage, StatGap, ThreadTime, VcpuFacts, VcpuSource, VmFacts, Vmm, Waited,
+    is_called, name_uniquely, shared_name,
 };
 pub use gaps::load_warnings;
 pub use isolated::isolated_cpus;

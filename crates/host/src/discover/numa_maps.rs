@@ -42,7 +42,7 @@ pub(crate) enum Policy {
 pub fn parse(bytes: &[u8], file: &str, cut: bool) -> NumaMaps {
     let mut out = NumaMaps::default();
     let mut policies: Vec<(Policy, u64)> = Vec::new();
-    let Told { warnings, truncated } =
+    let MapsNotes { warnings, truncated } =
         each(bytes, file, |mapping| take(&mut out, &mut policies, mapping));
     (out.warnings, out.truncated) = (warnings, truncated || cut);
     decide(&mut out, &policies);
@@ -50,7 +50,7 @@ pub fn parse(bytes: &[u8], file: &str, cut: bool) -> NumaMaps {
 }
 
 /// What is to be said of a file besides its mappings.
-pub(crate) struct Told {
+pub(crate) struct MapsNotes {
     /// What was left out, each naming the file and line.
     pub(crate) warnings: Vec<String>,
     /// Whether it ends in the middle of a line.
@@ -58,7 +58,11 @@ pub(crate) struct Told {
 }
 
 /// Calls back with every mapping of a file; `file` is named in warnings.
-pub(crate) fn each<'a>(bytes: &'a [u8], file: &str, mut take: impl FnMut(Mapping<'a>)) -> Told {
+pub(crate) fn each<'a>(
+    bytes: &'a [u8],
+    file: &str,
+    mut take: impl FnMut(Mapping<'a>),
+) -> MapsNotes {
     let (mut warnings, mut bad) = (Vec::new(), 0usize);
     let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
     for (index, line) in bytes[..whole].split(|b| *b == b'\n').enumerate() {
@@ -85,7 +89,7 @@ pub(crate) fn each<'a>(bytes: &'a [u8], file: &str, mut take: impl FnMut(Mapping
         let line = shown(&bytes[whole..]);
         warnings.push(format!("{file}:{at}: `{line}` is cut short; the mapping is left out"));
     }
-    Told { warnings, truncated }
+    MapsNotes { warnings, truncated }
 }
 
 /// One line.

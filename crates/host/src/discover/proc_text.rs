@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_ends_in_the_middle_is_none_and_one_without_a_line_end_is_taken() {
+    fn list_that_ends_in_the_middle_is_refused() {
         let list = |text: &str| allowed(format!("Name:\tx\n{text}").as_bytes());
         assert_eq!(list("Cpus_allowed_list:\t0-3").unwrap().to_string(), "0-3");
         for cut in ["", "\t", "\t0-", "\t0,", "\t0-3,"] {

@@ -3,7 +3,7 @@
 //! A QMP socket serves one client at a time; a second one connects and is never greeted. So no
 //! greeting within [`GREETING`] means "not free". Nothing is sent before a greeting. A path comes
 //! from the command line of the monitor's owner, so only that process is listened to, what it says
-//! is only believed about its own threads (see [`super::identify`]), and `Turns` bounds what all
+//! is only believed about its own threads (see [`super::identify`]), and `QmpBudget` bounds what all
 //! monitors together may take of a scan.
 
 use serde_json::Value;
@@ -25,7 +25,7 @@ const MAX_PATH: usize = 107;
 /// The time of one scan for asking, which monitors get in turn: a scan that found no time for one
 /// lets the next begin with it. Ascending by process id.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct QmpBudget {
     left: Duration,
     /// The process that this scan begins with.
     from: u32,
@@ -33,7 +33,7 @@ pub(super) struct Turns {
     next: Option<u32>,
 }
 
-impl Turns {
+impl QmpBudget {
     /// A new scan with so much time; the last one to have a turn may exceed it by [`EXCHANGE`].
     pub(super) fn begin(&mut self, budget: Duration) {
         (self.from, self.left) = (self.next.take().unwrap_or(0), budget);
@@ -104,13 +104,13 @@ pub fn cpus(value: &Value) -> Option<Vec<(u32, u32)>> {
         .collect()
 }
 
-fn connect(process: &Path, path: &str) -> Result<Talk, Failure> {
+fn connect(process: &Path, path: &str) -> Result<QmpSession, Failure> {
     let mut last = io::Error::from(io::ErrorKind::InvalidInput);
     for candidate in candidates(process, path) {
         match connect_to(&candidate) {
             Ok(socket) => {
                 let end = Instant::now() + EXCHANGE;
-                return Ok(Talk { socket, end, bytes: Vec::new(), at: 0 });
+                return Ok(QmpSession { socket, end, bytes: Vec::new(), at: 0 });
             }
             // The backlog of a socket that serves one client is full.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Failure::Busy),
@@ -165,14 +165,14 @@ fn server(socket: &Socket) -> io::Result<u32> {
 }
 
 /// A conversation.
-struct Talk {
+struct QmpSession {
     socket: Socket,
     end: Instant,
     bytes: Vec<u8>,
     at: usize,
 }
 
-impl Talk {
+impl QmpSession {
     fn greeted(&mut self) -> Result<(), Failure> {
         let end = self.end;
         self.end = end.min(Instant::now() + GREETING);

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn root_of_a_user_namespace_is_an_ordinary_user_if_it_is_one_outside() {
+    fn root_of_user_namespace_is_ordinary_user_if_it_is_one_outside() {
         let host = UserMap::parse("         0          0 4294967295\n");
         let rootless = UserMap::parse("0 1000 1\n1 100000 65536\nx y z\n");
         let ordinary = |map: &UserMap| [0, 5, 1000].map(|uid| map.is_ordinary_outside(uid));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn user_or_cgroup_that_is_none_is_told() {
+    fn user_or_cgroup_that_is_none_is_reported() {
         let wrong = Trust::of(&["no-such-user-here".to_owned()], &[]).unwrap_err();
         assert!(wrong.contains("no-such-user-here"), "{wrong}");
         for path in ["", "/", "user.slice"] {

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn qemu_names_threads_where_it_is_told_to() {
+    fn qemu_names_threads_where_it_is_reported_to() {
         for (text, expected) in [
             ("q -name a,debug-threads=on", true),
             ("q -name guest=a,debug-threads=on", true),

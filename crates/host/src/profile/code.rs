@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spin_loop_is_told_from_plain_code() {
+    fn spin_loop_is_distinguished_from_plain_code() {
         spin();
         assert_ne!(plain(1), 1);
         let mut code = Code::default();

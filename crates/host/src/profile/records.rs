@@ -126,7 +126,7 @@ mod tests {
     const WHO: u64 = if cfg!(target_endian = "little") { 8 << 32 | 7 } else { 7 << 32 | 8 };
 
     #[test]
-    fn switches_and_samples_are_told_apart() {
+    fn switches_and_samples_are_distinguished() {
         let mut bytes = record_of(RECORD_SWITCH, 0, &[WHO, 100, 0]);
         bytes.extend(record_of(RECORD_SAMPLE, MISC_USER, &[0xabc, WHO, 110, 0]));
         bytes.extend(record_of(RECORD_SAMPLE, 1, &[0xabc, WHO, 115, 0]));

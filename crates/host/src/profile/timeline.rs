@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn co_run_is_told_where_the_waits_were_seen() {
+    fn co_run_is_known_where_the_waits_were_seen() {
         let told = |waited: u64| {
             let mut timeline = Timeline::default();
             for (at, tid, what) in [
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_found_running_runs_though_it_never_began() {
+    fn thread_found_running_runs_though_it_never_began() {
         let mut timeline = Timeline::default();
         timeline.take(&event(1, 1, ThreadEventKind::Kernel));
         timeline.take(&event(6, 1, ThreadEventKind::At(7)));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_ended_runs_no_more_and_did_not_block() {
+    fn ended_thread_runs_no_more_and_did_not_block() {
         let mut timeline = Timeline::default();
         timeline.take(&event(1, 1, ThreadEventKind::In));
         timeline.take(&event(6, 1, ThreadEventKind::Ended));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_switch_told_twice_counts_a_thread_once() {
+    fn switch_reported_twice_counts_a_thread_once() {
         let mut timeline = Timeline::default();
         [1, 2].iter().for_each(|at| timeline.take(&event(*at, 1, ThreadEventKind::In)));
         timeline.cut(Nanos(11));

@@ -270,7 +270,7 @@ fn refused(source: io::Error) -> Error {
     let next = if is(&source, &[libc::EACCES, libc::EPERM]) {
         "run as root or with CAP_PERFMON; see /proc/sys/kernel/perf_event_paranoid"
     } else {
-        "/proc alone is blurred by a tick, and tells nothing of busy waiting"
+        "/proc alone is exact to a tick, and does not show busy waiting"
     };
     Error::Unusable { what, next: next.to_owned() }
 }

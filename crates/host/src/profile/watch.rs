@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_the_first_look_does_not_count_and_what_is_new_later_does() {
+    fn only_time_after_the_first_scan_counts() {
         let dir = instep_madehost::scratch_dir().unwrap();
         thread(dir.path(), 10, 1, 10, 1000, 50);
         let mut watch = ThreadWatch::at(Root::at(dir.path()), Target::Process(10));

@@ -141,7 +141,7 @@ fn from_cpuinfo(source: &mut Source<'_>, cpus: &mut [CpuFacts]) {
     }
     if !told.is_empty() {
         source.warn(format!(
-            "{DIR}: no topology of CPUs {told}; packages and threads taken from proc/cpuinfo"
+            "{DIR}: no topology of CPUs {told}; packages and threads are those of proc/cpuinfo"
         ));
     }
 }

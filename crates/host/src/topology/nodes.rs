@@ -29,7 +29,7 @@ pub(super) fn read(source: &mut Source<'_>, online: &CpuSet) -> Vec<NodeFacts> {
 
 fn uma(source: &mut Source<'_>, online: &CpuSet) -> NodeFacts {
     let memory = source.value("proc/meminfo", parse::memory_total).unwrap_or_else(|| {
-        source.warn("proc/meminfo: does not tell the memory of this host; taken as none".into());
+        source.warn("proc/meminfo: does not have the memory of this host; 0 is assumed".into());
         Bytes(0)
     });
     NodeFacts { id: 0, cpus: online.clone(), memory, distances: vec![10] }
@@ -41,12 +41,12 @@ fn node(source: &mut Source<'_>, id: NodeId) -> NodeFacts {
         .value(&format!("{dir}/cpumap"), parse::mask)
         .or_else(|| source.value(&format!("{dir}/cpulist"), parse::list));
     let cpus = cpus.unwrap_or_else(|| {
-        source.warn(format!("{dir}: neither cpumap nor cpulist tells its CPUs"));
+        source.warn(format!("{dir}: neither cpumap nor cpulist has its CPUs"));
         CpuSet::new()
     });
     let memory = source.value(&format!("{dir}/meminfo"), parse::memory_total);
     let memory = memory.unwrap_or_else(|| {
-        source.warn(format!("{dir}/meminfo: does not tell the node's memory; taken as none"));
+        source.warn(format!("{dir}/meminfo: does not have the node's memory; 0 is assumed"));
         Bytes(0)
     });
     let distances = source.value(&format!("{dir}/distance"), parse::distances).unwrap_or_default();

@@ -85,7 +85,7 @@ impl Collector {
                     if !variant.kvm {
                         collector.warnings.push(
                             "this kernel has no events of KVM to trace: vCPU threads are known by \
-                             the scan and by their names, and halts are not told"
+                             the scan and by their names, and halts are not counted"
                                 .to_owned(),
                         );
                     }
@@ -217,7 +217,7 @@ fn refusal(error: &libbpf_rs::Error) -> String {
         libbpf_rs::ErrorKind::NotFound => {
             "this kernel lacks something: BTF (/sys/kernel/btf/vmlinux) and Linux 5.18 are needed"
         }
-        _ => "the kernel refused its programs (INSTEP_LOG=debug tells what libbpf says)",
+        _ => "the kernel refused its programs (INSTEP_LOG=debug shows libbpf's messages)",
     };
     format!("{why}: {error}")
 }
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_not_is_told_from_what_the_kernel_rejects() {
+    fn missing_privilege_is_distinguished_from_rejection() {
         let refused = |code| refusal(&libbpf_rs::Error::from_raw_os_error(code));
         assert!(refused(libc::EPERM).contains("CAP_BPF"), "{}", refused(libc::EPERM));
         assert!(refused(libc::EACCES).contains("INSTEP_LOG=debug"), "{}", refused(libc::EACCES));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn kvm_is_taken_where_it_boots_and_software_with_the_reason_elsewhere() {
+    fn kvm_is_used_where_it_boots_else_software_with_the_reason() {
         let (boots, fails) = (Ok(()), Err("it dies".to_owned()));
         let of = |choice, kvm| choose(choice, &machine(""), kvm).map(|chosen| chosen.kind);
         assert_eq!(of(AccelChoice::Auto, &boots).unwrap(), AccelKind::Kvm);

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_lives_may_work_for_long_and_one_that_stands_still_is_dead() {
+    fn host_that_makes_progress_is_alive_and_a_silent_one_dead() {
         if !instep_madehost::skip::may_take_long() {
             return;
         }

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_can_be_fetched_the_old_one_does_and_it_is_said_once_a_day() {
+    fn old_emulator_is_used_with_a_daily_notice_if_none_is_fetched() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path()).unwrap();
         let stop = Stop::never();

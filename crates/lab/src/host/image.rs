@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_can_be_made_of_is_taken_unchanged_and_told_apart() {
+    fn unknown_file_is_copied_unchanged_with_an_identity_of_its_own() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "a kernel of another kind").unwrap();
         let mut content = Content::File(file.path().to_owned());

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busybox_that_is_fetched_for_a_kernel_finds_the_cache_unlocked() {
+    fn busybox_that_is_fetched_for_a_kernel_finds_cache_unlocked() {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::at(dir.path()).unwrap();
         let busybox = |cache: &Cache, _: &Stop, _: Say| {

@@ -221,7 +221,7 @@ impl EmulatedHost {
             }
             Silence::Dead(silent) => {
                 let how =
-                    format!("has said nothing for {} s: its CPUs stand still", silent.as_secs());
+                    format!("has printed nothing for {} s: its CPUs do not run", silent.as_secs());
                 return Error::Died { name, how, kept: None, console };
             }
             Silence::Closed => {
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_that_fell_is_told_from_one_that_was_ended_or_said_why() {
+    fn crashed_host_is_distinguished_from_a_stopped_one() {
         let ended = |raw| Some(ExitStatus::from_raw(raw));
         let died_of = |console, raw| died(console, ended(raw)).unwrap();
         let panicked = died("[1.0] Kernel panic - not syncing: x\r\n[1.1] CPU: 0", None);

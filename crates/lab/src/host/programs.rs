@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_found_by_path_and_a_known_one_that_is_missing_has_a_package() {
+    fn program_is_found_by_path_and_a_missing_one_names_its_package() {
         let own = std::env::current_exe().unwrap();
         assert_eq!(find(own.to_str().unwrap()).unwrap().0, own);
         let error = find("no-such-program").unwrap_err().to_string();

@@ -124,7 +124,7 @@ pub fn check(machine: &HostMachine) -> Result<(), String> {
         return wrong("has threads = 1 only: QEMU shows Xen no SMT");
     }
     if machine.cores < 2 {
-        return wrong("has cores = 2 or more: Xen tells no topology of sockets with one core");
+        return wrong("has cores = 2 or more: Xen reports no topology of sockets with one core");
     }
     if machine.clock != Clock::Real {
         return wrong("has the real clock only: leave out `clock`");

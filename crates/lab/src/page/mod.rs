@@ -15,7 +15,7 @@ use crate::records;
 use crate::scenario::check::Check;
 use crate::scenario::report::{LabReport, StepReport};
 use instep_report::html::escaped;
-pub use speeds::{Look, Phase, Speeds};
+pub use speeds::{Phase, SpeedSample, Speeds};
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");
@@ -223,13 +223,13 @@ fn worth(report: &LabReport) -> String {
     let (runs, evidence) = if host.is_xen() {
         (
             "as dom0 of Xen, which runs the guests as PV domains",
-            "Affinities are what xl prints, not told by Instep.",
+            "Affinities are what xl prints, not what Instep reports.",
         )
     } else {
         (
             "whose KVM runs the guests",
-            "CPUs, affinities and memory are read from the host's /proc, not told by Instep. \
-             Touched memory is what a guest's QEMU holds in anonymous or huge pages.",
+            "CPUs, affinities and memory are read from the host's /proc, not from Instep. Touched \
+             memory is what a guest's QEMU holds in anonymous or huge pages.",
         )
     };
     let mut html = format!(

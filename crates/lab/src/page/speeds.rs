@@ -33,12 +33,12 @@ pub struct Phase {
     /// Each guest's speed over the whole of it.
     pub mean: Vec<f64>,
     /// What was read on the way, in order of time.
-    pub looks: Vec<Look>,
+    pub looks: Vec<SpeedSample>,
 }
 
 /// Each guest's speed since the look before.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Look {
+pub struct SpeedSample {
     /// Seconds since the first phase began, by this machine's clock.
     pub seconds: f64,
     /// Each guest's speed.
@@ -133,12 +133,12 @@ fn over_time(speeds: &Speeds, class: impl Fn(usize) -> String) -> String {
         return String::new();
     };
     let top = speeds.top();
-    let x = |look: &Look| look.seconds / span * WIDTH;
+    let x = |look: &SpeedSample| look.seconds / span * WIDTH;
     let y = |speed: f64| HEIGHT - (speed / top).clamp(0.0, 1.0) * HEIGHT;
     let mut svg = format!("<path class=\"fair\" d=\"M0 {0:.1}L{WIDTH:.0} {0:.1}\"/>", y(1.0));
     for phase in &speeds.phases {
         for guest in 0..speeds.guests.len() {
-            let point = |look: &Look| {
+            let point = |look: &SpeedSample| {
                 let speed = look.speeds.get(guest).copied().unwrap_or(0.0);
                 format!("L{:.1} {:.1}", x(look), y(speed))
             };

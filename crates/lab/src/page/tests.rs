@@ -151,8 +151,8 @@ fn speeds(name: &str) -> Speeds {
         scheduler: scheduler.to_owned(),
         mean: speeds.to_vec(),
         looks: vec![
-            Look { seconds: from, speeds: speeds.to_vec() },
-            Look { seconds: from + 8.0, speeds: speeds.to_vec() },
+            SpeedSample { seconds: from, speeds: speeds.to_vec() },
+            SpeedSample { seconds: from + 8.0, speeds: speeds.to_vec() },
         ],
     };
     Speeds {

@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn stacked_siblings_and_unbound_threads_are_told_from_others() {
+    fn stacked_siblings_and_unbound_threads_are_recognised() {
         let stacked = Hold { siblings_on_one_core: true, ..only_a() };
         assert_eq!(held(&stacked, CAPTURED), [false]);
         let moved = CAPTURED.replace(" 17 2 0", " 17 1 0");

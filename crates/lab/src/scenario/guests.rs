@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_fell_is_told_from_one_that_was_killed() {
+    fn crashed_guest_is_distinguished_from_a_killed_one() {
         assert!(died("0").is_some_and(|how| how.contains("reset itself")));
         assert!(died("139").is_some_and(|how| how.contains("crashed")));
         for ended in ["137", "143", "1", ""] {

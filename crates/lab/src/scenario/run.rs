@@ -11,7 +11,7 @@ use super::fetched::Fetched;
 pub use super::kit::{Kit, LabOptions, Running};
 use super::report::LabReport;
 use super::start::fallen;
-use super::steps::Doing;
+use super::steps::ScenarioRun;
 use crate::error::Error;
 use crate::host::{EMULATED, REGISTERS};
 use crate::stop::Stop;
@@ -113,7 +113,7 @@ fn once(
     let _ = fs::remove_file(kit.place(scenario, kept).join(REGISTERS));
     let mut say = |said: &str| audience.say(said);
     let mut running = kit.boot_for(scenario, scenario.limit, kept, stop, &mut say)?;
-    let mut doing = Doing::new(scenario, fetched, &running, attempts);
+    let mut doing = ScenarioRun::new(scenario, fetched, &running, attempts);
     let mut done = doing.all(&mut running, stop, audience);
     if !doing.report.held || matches!(done, Err(Error::Guest { .. } | Error::Slow { .. })) {
         let names: Vec<&str> = scenario.guest.iter().map(|guest| guest.name.as_str()).collect();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_dies_before_it_is_up_is_booted_again_and_told_and_counted() {
+    fn host_that_dies_while_booting_is_booted_again_and_counted() {
         let mut boots = [Ok("up"), Err(died()), Err(died())].into_iter().rev();
         let mut said = Vec::new();
         let up = until_up(&Stop::never(), &mut |text| said.push(text.to_owned()), || {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_dies_each_time_is_given_up_and_is_no_chance_for_another_attempt() {
+    fn host_that_dies_each_time_is_given_up() {
         let mut boots = 0;
         let failed = again(&Stop::never(), &mut |_| {}, |_, say| {
             until_up(&Stop::never(), say, || {

@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 const LOOKS: Duration = Duration::from_millis(300);
 
 /// A scenario in progress.
-pub(super) struct Doing<'a> {
+pub(super) struct ScenarioRun<'a> {
     scenario: &'a Scenario,
     fetched: &'a mut Fetched,
     pub(super) report: LabReport,
 }
 
-impl<'a> Doing<'a> {
+impl<'a> ScenarioRun<'a> {
     pub(super) fn new(
         scenario: &'a Scenario,
         fetched: &'a mut Fetched,

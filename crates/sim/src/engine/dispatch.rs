@@ -2,7 +2,7 @@
 //! scheduler picked.
 
 use super::{Engine, Limit, SAMPLE, State};
-use crate::desk::{Put, TaskId, TaskState, Waker};
+use crate::context::{StopReason, TaskId, TaskState, Waker};
 use crate::guest::kernel;
 use crate::params::Profile;
 use instep_check::FactKind;
@@ -11,14 +11,14 @@ impl Engine {
     /// What `cpu` did until now is done.
     #[inline]
     pub(super) fn account_elapsed(&mut self, cpu: usize) {
-        let now = self.desk.now;
+        let now = self.ctx.now;
         let state = &mut self.cpus[cpu];
         if now <= state.from {
             return;
         }
         let elapsed = now - state.from;
         state.from = now;
-        let Some(task) = self.desk.running[cpu] else { return };
+        let Some(task) = self.ctx.running[cpu] else { return };
         let vcpu = &mut self.vcpus[task.ix()];
         if vcpu.queued > 0 {
             vcpu.turn = vcpu.turn.saturating_sub(elapsed);
@@ -58,8 +58,8 @@ impl Engine {
 
     /// Sets the timer of `cpu` to what ends first. What it did is settled.
     pub(super) fn arm_run(&mut self, cpu: usize) {
-        let Some(task) = self.desk.running[cpu] else {
-            self.desk.timers.cancel(cpu as u32);
+        let Some(task) = self.ctx.running[cpu] else {
+            self.ctx.timers.cancel(cpu as u32);
             return;
         };
         let state = &self.cpus[cpu];
@@ -83,9 +83,9 @@ impl Engine {
             }
         }
         if end == u64::MAX {
-            self.desk.timers.cancel(cpu as u32);
+            self.ctx.timers.cancel(cpu as u32);
         } else {
-            self.desk.timers.arm(cpu as u32, end.max(self.desk.now));
+            self.ctx.timers.arm(cpu as u32, end.max(self.ctx.now));
         }
     }
 
@@ -93,12 +93,12 @@ impl Engine {
     #[inline]
     pub(super) fn cost(&mut self, cpu: usize, ns: u64) {
         let state = &mut self.cpus[cpu];
-        state.from = state.from.max(self.desk.now) + ns;
+        state.from = state.from.max(self.ctx.now) + ns;
     }
 
     /// Says what `cpu` does now, and asks whom that disturbs for their speed.
     pub(super) fn set_speed(&mut self, cpu: usize) {
-        let what = self.desk.running[cpu].map(|task| {
+        let what = self.ctx.running[cpu].map(|task| {
             let profile = match self.vcpus[task.ix()].current {
                 None => Profile::SPIN,
                 Some(thread) => match self.threads[thread as usize].state {
@@ -106,20 +106,20 @@ impl Engine {
                     _ => self.threads[thread as usize].profile,
                 },
             };
-            (profile, self.desk.tasks[task.ix()].vm)
+            (profile, self.ctx.tasks[task.ix()].vm)
         });
-        let disturbed = self.speed.set(&self.desk.host, cpu, what);
-        self.cpus[cpu].speed = self.speed.of(&self.desk.host, cpu);
+        let disturbed = self.speed.set(&self.ctx.host, cpu, what);
+        self.cpus[cpu].speed = self.speed.of(&self.ctx.host, cpu);
         if disturbed.core {
-            for at in 0..self.desk.host.siblings[cpu].len() {
-                self.rerate(self.desk.host.siblings[cpu][at]);
+            for at in 0..self.ctx.host.siblings[cpu].len() {
+                self.rerate(self.ctx.host.siblings[cpu][at]);
             }
         }
         if disturbed.nodes {
             (0..self.cpus.len()).for_each(|other| self.rerate(other));
         } else if disturbed.llc {
-            let (llc, mut next) = (self.desk.host.llc[cpu], 0);
-            while let Some(other) = self.desk.host.llcs[llc].from(next) {
+            let (llc, mut next) = (self.ctx.host.llc[cpu], 0);
+            while let Some(other) = self.ctx.host.llcs[llc].from(next) {
                 self.rerate(other);
                 next = other + 1;
             }
@@ -127,8 +127,8 @@ impl Engine {
     }
 
     pub(super) fn rerate(&mut self, cpu: usize) {
-        let speed = self.speed.of(&self.desk.host, cpu);
-        if speed != self.cpus[cpu].speed && self.desk.running[cpu].is_some() {
+        let speed = self.speed.of(&self.ctx.host, cpu);
+        if speed != self.cpus[cpu].speed && self.ctx.running[cpu].is_some() {
             self.account_elapsed(cpu);
             self.cpus[cpu].speed = speed;
             self.arm_run(cpu);
@@ -137,13 +137,13 @@ impl Engine {
 
     /// Adds the CPU time that `task` had on `cpu` since it was last charged.
     pub(super) fn charge(&mut self, cpu: usize, task: TaskId) {
-        let delta = self.desk.charge(task);
+        let delta = self.ctx.charge(task);
         self.busy[cpu] += delta;
         if self.warmth.is_on {
-            self.warmth.note_run(task, self.desk.host.llc[cpu], self.desk.ran(task));
+            self.warmth.note_run(task, self.ctx.host.llc[cpu], self.ctx.ran(task));
         }
-        let vm = self.desk.tasks[task.ix()].vm;
-        let node = self.desk.host.node[cpu];
+        let vm = self.ctx.tasks[task.ix()].vm;
+        let node = self.ctx.host.node[cpu];
         let part = self.memory[vm].get(node).copied().unwrap_or(0);
         let tally = &mut self.tally[vm];
         tally.on_node[node] += delta;
@@ -152,9 +152,9 @@ impl Engine {
 
     /// The timer of `cpu`: its thread's work, its poll, its turn or its slice is over.
     pub(super) fn run_over(&mut self, cpu: usize) {
-        let Some(task) = self.desk.running[cpu] else { return };
+        let Some(task) = self.ctx.running[cpu] else { return };
         self.account_elapsed(cpu);
-        let now = self.desk.now;
+        let now = self.ctx.now;
         let mut armed = false;
         match self.vcpus[task.ix()].current {
             None if now >= self.idles[task.ix()].until => {
@@ -180,9 +180,9 @@ impl Engine {
                 }
             }
         }
-        if self.desk.running[cpu] == Some(task) {
+        if self.ctx.running[cpu] == Some(task) {
             if now >= self.cpus[cpu].slice_end {
-                self.schedule(cpu, Put::SliceEnd);
+                self.schedule(cpu, StopReason::SliceEnd);
             } else if !armed {
                 self.arm_run(cpu);
             }
@@ -192,52 +192,52 @@ impl Engine {
     /// A CPU's clock tick.
     pub(super) fn tick(&mut self, cpu: usize) {
         let slot = (self.cpus.len() + cpu) as u32;
-        let next = self.sched.next_tick(&mut self.desk);
-        self.desk.timers.arm(slot, self.desk.now + next);
-        if self.desk.running[cpu].is_some() {
+        let next = self.sched.next_tick(&mut self.ctx);
+        self.ctx.timers.arm(slot, self.ctx.now + next);
+        if self.ctx.running[cpu].is_some() {
             self.account_elapsed(cpu);
             self.cost(cpu, self.params.costs.tick);
             self.arm_run(cpu);
         }
-        self.sched.tick(&mut self.desk, cpu);
+        self.sched.tick(&mut self.ctx, cpu);
     }
 
     /// `cpu` chooses what to run.
-    pub(super) fn schedule(&mut self, cpu: usize, why: Put) {
-        let mut before = self.desk.running[cpu];
+    pub(super) fn schedule(&mut self, cpu: usize, why: StopReason) {
+        let mut before = self.ctx.running[cpu];
         if let Some(task) = before {
             self.account_elapsed(cpu);
             if self.vcpus[task.ix()].current.is_none() {
                 // KVM stops polling when something else wants the CPU.
                 self.block(cpu, task);
-                self.desk.pending.clear(cpu);
+                self.ctx.pending.clear(cpu);
                 before = None;
             } else {
                 self.charge(cpu, task);
-                self.desk.tasks[task.ix()].state = TaskState::Queued;
-                self.desk.note(FactKind::Stop { task: task.0, cpu: cpu as u32, blocks: false });
-                self.sched.put(&mut self.desk, cpu, task, why);
+                self.ctx.tasks[task.ix()].state = TaskState::Queued;
+                self.ctx.note(FactKind::Stop { task: task.0, cpu: cpu as u32, blocks: false });
+                self.sched.put(&mut self.ctx, cpu, task, why);
             }
         }
-        let pick = self.sched.pick(&mut self.desk, cpu);
-        let slice_end = pick.map_or(u64::MAX, |pick| self.desk.now.saturating_add(pick.slice));
+        let pick = self.sched.pick(&mut self.ctx, cpu);
+        let slice_end = pick.map_or(u64::MAX, |pick| self.ctx.now.saturating_add(pick.slice));
         self.cpus[cpu].slice_end = slice_end;
         match (before, pick.map(|pick| pick.task)) {
             (Some(old), Some(new)) if old == new => {
-                self.desk.tasks[new.ix()].state = TaskState::Running;
-                self.desk.note(FactKind::Start { task: new.0, cpu: cpu as u32 });
+                self.ctx.tasks[new.ix()].state = TaskState::Running;
+                self.ctx.note(FactKind::Start { task: new.0, cpu: cpu as u32 });
                 self.arm_run(cpu);
             }
             (old, new) => {
                 if let Some(old) = old {
-                    self.desk.end(old, cpu, TaskState::Queued);
+                    self.ctx.end(old, cpu, TaskState::Queued);
                     self.host_tally.preemptions += 1;
                 }
                 match new {
                     Some(new) => self.start(cpu, new, old.is_none()),
                     None => {
                         self.set_speed(cpu);
-                        self.desk.timers.cancel(cpu as u32);
+                        self.ctx.timers.cancel(cpu as u32);
                     }
                 }
             }
@@ -246,10 +246,10 @@ impl Engine {
 
     /// `task` begins to run on `cpu`.
     fn start(&mut self, cpu: usize, task: TaskId, from_idle: bool) {
-        self.desk.assign(task, cpu);
-        self.desk.begin(task, cpu);
+        self.ctx.assign(task, cpu);
+        self.ctx.begin(task, cpu);
         let costs = &self.params.costs;
-        let (idle, host) = (&mut self.idles[task.ix()], &self.desk.host);
+        let (idle, host) = (&mut self.idles[task.ix()], &self.ctx.host);
         let mut cost = if from_idle { costs.idle_exit } else { 0 };
         if self.cpus[cpu].last != Some(task) {
             cost += costs.context_switch;
@@ -260,9 +260,9 @@ impl Engine {
             // What lies in the farther cache is counted below.
             let is_llc = near || self.warmth.is_on;
             cost += if is_llc { costs.migrate_llc } else { costs.migrate_far };
-            self.tally[self.desk.tasks[task.ix()].vm].migrations += 1;
+            self.tally[self.ctx.tasks[task.ix()].vm].migrations += 1;
         }
-        let is_vcpu = !self.bare && !self.desk.vms[self.desk.tasks[task.ix()].vm].service;
+        let is_vcpu = !self.bare && !self.ctx.vms[self.ctx.tasks[task.ix()].vm].service;
         let was_idle = std::mem::take(&mut idle.halted);
         if was_idle && is_vcpu {
             cost += costs.resume;
@@ -273,7 +273,7 @@ impl Engine {
         if self.warmth.is_on {
             cost += self.refill(cpu, task, cost);
         }
-        self.cpus[cpu].from = self.desk.now + cost;
+        self.cpus[cpu].from = self.ctx.now + cost;
         self.proceed(cpu);
     }
 
@@ -281,12 +281,12 @@ impl Engine {
     /// `lead` nanoseconds.
     fn refill(&mut self, cpu: usize, task: TaskId, lead: u64) -> u64 {
         let Some(thread) = self.vcpus[task.ix()].current else { return 0 };
-        let (profile, host) = (self.threads[thread as usize].profile, &self.desk.host);
+        let (profile, host) = (self.threads[thread as usize].profile, &self.ctx.host);
         let llc = host.llc[cpu];
         // Neighbours that go on running have brought lines in, too.
         for beside in host.llcs[llc].iter().filter(|beside| *beside != cpu) {
-            if let Some(other) = self.desk.running[beside] {
-                self.warmth.note_run(other, llc, self.desk.ran(other));
+            if let Some(other) = self.ctx.running[beside] {
+                self.warmth.note_run(other, llc, self.ctx.ran(other));
             }
         }
         let wanted = self.speed.wanted_beside(host, cpu);
@@ -295,7 +295,7 @@ impl Engine {
 
     /// The vCPU on `cpu` goes on with its threads until one of them needs time.
     pub(super) fn proceed(&mut self, cpu: usize) {
-        let Some(task) = self.desk.running[cpu] else { return };
+        let Some(task) = self.ctx.running[cpu] else { return };
         let mut steps = 0u32;
         loop {
             let Some(thread) = self.vcpus[task.ix()].current else {
@@ -327,10 +327,10 @@ impl Engine {
 
     /// The vCPU on `cpu` has nothing to do: it takes another's thread, polls, or halts.
     fn idle(&mut self, cpu: usize, task: TaskId) {
-        let vm = self.desk.tasks[task.ix()].vm;
+        let vm = self.ctx.tasks[task.ix()].vm;
         if self.floats[vm] {
-            let range = self.desk.vms[vm].first as usize..;
-            let vcpus = &mut self.vcpus[range][..self.desk.vms[vm].count as usize];
+            let range = self.ctx.vms[vm].first as usize..;
+            let vcpus = &mut self.vcpus[range][..self.ctx.vms[vm].count as usize];
             let waiting = kernel::busiest(vcpus).and_then(|at| vcpus[at].take(&self.links));
             if let Some(thread) = waiting {
                 self.threads[thread as usize].task = task;
@@ -340,13 +340,13 @@ impl Engine {
                 return;
             }
         }
-        let now = self.desk.now;
-        let alone = self.desk.load(cpu) <= 1;
+        let now = self.ctx.now;
+        let alone = self.ctx.load(cpu) <= 1;
         let idle = &mut self.idles[task.ix()];
         idle.since = now;
         let from = self.cpus[cpu].from.max(now);
         // A thread of the host does not halt, and what was killed ends.
-        let this = &self.desk.vms[vm];
+        let this = &self.ctx.vms[vm];
         let (halt, poll) = match self.bare || this.service || !this.is_there {
             true => (0, 0),
             false => (self.params.costs.halt, if alone { idle.poll } else { 0 }),
@@ -363,37 +363,37 @@ impl Engine {
     /// The task on `cpu` blocks.
     pub(super) fn block(&mut self, cpu: usize, task: TaskId) {
         self.charge(cpu, task);
-        self.desk.uncount(task);
-        self.desk.end(task, cpu, TaskState::Blocked);
-        let vm = self.desk.tasks[task.ix()].vm;
-        self.desk.meters[vm].runnable(self.desk.now, -1);
+        self.ctx.uncount(task);
+        self.ctx.end(task, cpu, TaskState::Blocked);
+        let vm = self.ctx.tasks[task.ix()].vm;
+        self.ctx.meters[vm].runnable(self.ctx.now, -1);
         self.tally[vm].blocks += 1;
         self.idles[task.ix()].halted = true;
-        self.desk.note(FactKind::Stop { task: task.0, cpu: cpu as u32, blocks: true });
-        self.sched.block(&mut self.desk, cpu, task);
-        if !self.desk.vms[vm].is_there {
-            self.sched.ends(&mut self.desk, task);
+        self.ctx.note(FactKind::Stop { task: task.0, cpu: cpu as u32, blocks: true });
+        self.sched.block(&mut self.ctx, cpu, task);
+        if !self.ctx.vms[vm].is_there {
+            self.sched.ends(&mut self.ctx, task);
         }
         self.set_speed(cpu);
-        self.desk.timers.cancel(cpu as u32);
-        self.desk.resched(cpu);
+        self.ctx.timers.cancel(cpu as u32);
+        self.ctx.resched(cpu);
     }
 
     /// A blocked task has something to do.
     fn wake_task(&mut self, task: TaskId, by: Waker) {
-        let now = self.desk.now;
-        let vm = self.desk.tasks[task.ix()].vm;
+        let now = self.ctx.now;
+        let vm = self.ctx.tasks[task.ix()].vm;
         let waited = now - self.idles[task.ix()].since;
         self.adapt_polling(task, waited);
-        let index = self.desk.tasks[task.ix()].index;
+        let index = self.ctx.tasks[task.ix()].index;
         self.tally[vm].waited(index, by, waited);
-        self.desk.ready(task);
-        self.desk.meters[vm].runnable(now, 1);
-        self.sched.wake(&mut self.desk, task, by);
-        self.desk.count(task);
-        let cpu = self.desk.tasks[task.ix()].cpu;
-        self.desk.note(FactKind::Wake { task: task.0, cpu: cpu as u32 });
-        if let Some(other) = self.desk.running[cpu]
+        self.ctx.ready(task);
+        self.ctx.meters[vm].runnable(now, 1);
+        self.sched.wake(&mut self.ctx, task, by);
+        self.ctx.count(task);
+        let cpu = self.ctx.tasks[task.ix()].cpu;
+        self.ctx.note(FactKind::Wake { task: task.0, cpu: cpu as u32 });
+        if let Some(other) = self.ctx.running[cpu]
             && self.vcpus[other.ix()].current.is_none()
         {
             self.account_elapsed(cpu);
@@ -441,7 +441,7 @@ impl Engine {
                     self.start_turn(task);
                     return;
                 }
-                match self.desk.tasks[task.ix()].state {
+                match self.ctx.tasks[task.ix()].state {
                     TaskState::Blocked => self.wake_task(task, by),
                     TaskState::Running => self.end_poll(task, by),
                     TaskState::Queued => {}
@@ -458,7 +458,7 @@ impl Engine {
 
     fn choose_vcpu(&self, thread: u32) -> TaskId {
         let thread = &self.threads[thread as usize];
-        let vm = &self.desk.vms[thread.vm];
+        let vm = &self.ctx.vms[thread.vm];
         let first = vm.first as usize;
         let vcpus = &self.vcpus[first..first + vm.count as usize];
         TaskId((first + kernel::place(vcpus, thread.task.ix() - first)) as u32)
@@ -467,9 +467,9 @@ impl Engine {
     /// A second thread waits for a vCPU: the current one's turn counts from now on.
     fn start_turn(&mut self, task: TaskId) {
         if self.vcpus[task.ix()].queued == 1
-            && self.desk.tasks[task.ix()].state == TaskState::Running
+            && self.ctx.tasks[task.ix()].state == TaskState::Running
         {
-            let cpu = self.desk.tasks[task.ix()].cpu;
+            let cpu = self.ctx.tasks[task.ix()].cpu;
             self.account_elapsed(cpu);
             self.arm_run(cpu);
         }
@@ -477,9 +477,9 @@ impl Engine {
 
     /// A polling vCPU has something to do.
     fn end_poll(&mut self, task: TaskId, by: Waker) {
-        let cpu = self.desk.tasks[task.ix()].cpu;
-        let waited = self.desk.now - self.idles[task.ix()].since;
-        let this = &self.desk.tasks[task.ix()];
+        let cpu = self.ctx.tasks[task.ix()].cpu;
+        let waited = self.ctx.now - self.idles[task.ix()].since;
+        let this = &self.ctx.tasks[task.ix()];
         self.tally[this.vm].waited(this.index, by, waited);
         self.account_elapsed(cpu);
         self.skip_ticks(task);
@@ -490,7 +490,7 @@ impl Engine {
     /// The CPU of the sibling that ended a wait.
     fn cpu_of(&self, by: Waker) -> Option<usize> {
         match by {
-            Waker::Sibling(task) => Some(self.desk.task(task).cpu),
+            Waker::Sibling(task) => Some(self.ctx.task(task).cpu),
             Waker::Start | Waker::Timer | Waker::Io => None,
         }
     }
@@ -498,9 +498,9 @@ impl Engine {
     /// The CPU on which a thread is executed right now.
     pub(super) fn running_thread(&self, thread: u32) -> Option<usize> {
         let task = self.threads[thread as usize].task;
-        let runs = self.desk.tasks[task.ix()].state == TaskState::Running
+        let runs = self.ctx.tasks[task.ix()].state == TaskState::Running
             && self.vcpus[task.ix()].current == Some(thread);
-        runs.then(|| self.desk.tasks[task.ix()].cpu)
+        runs.then(|| self.ctx.tasks[task.ix()].cpu)
     }
 
     /// What the current thread of `cpu` did is over. False when its CPU chose again over it.
@@ -512,10 +512,10 @@ impl Engine {
             State::Spin(Limit::Sleep) => {
                 state.spun(state.spin);
                 state.state = State::Asleep;
-                state.due = self.desk.now;
+                state.due = self.ctx.now;
                 let task = state.task;
                 self.cost(cpu, self.params.costs.futex);
-                self.sched.sync_wait(&mut self.desk, task);
+                self.sched.sync_wait(&mut self.ctx, task);
             }
             State::Spin(Limit::Ask) => self.ask(thread),
             State::Waking(barrier) => self.wake_next(cpu, thread, barrier as usize),
@@ -524,7 +524,7 @@ impl Engine {
                 self.cost(cpu, self.params.costs.ipi_exit);
                 let to = self.preempted_sibling(thread);
                 self.host_tally.yields += 1;
-                self.schedule(cpu, Put::Yield(to));
+                self.schedule(cpu, StopReason::Yield(to));
                 return false;
             }
             State::Ready | State::Burn | State::Asleep | State::Done => {}
@@ -536,18 +536,18 @@ impl Engine {
     /// the vCPU that yields.
     fn preempted_sibling(&self, thread: u32) -> Option<TaskId> {
         let own = self.threads[thread as usize].task;
-        let vm = &self.desk.vms[self.threads[thread as usize].vm];
+        let vm = &self.ctx.vms[self.threads[thread as usize].vm];
         let at = own.0 - vm.first;
         let others = (1..vm.count).map(|step| TaskId(vm.first + (at + step) % vm.count));
-        others.into_iter().find(|task| self.desk.tasks[task.ix()].state == TaskState::Queued)
+        others.into_iter().find(|task| self.ctx.tasks[task.ix()].state == TaskState::Queued)
     }
 
     /// Every second: utilisations of the second that ended. At the end of warming up: everything
     /// begins at zero.
     pub(super) fn sample(&mut self) {
-        let now = self.desk.now;
+        let now = self.ctx.now;
         for cpu in 0..self.cpus.len() {
-            if let Some(task) = self.desk.running[cpu] {
+            if let Some(task) = self.ctx.running[cpu] {
                 self.account_elapsed(cpu);
                 self.charge(cpu, task);
             }
@@ -558,6 +558,6 @@ impl Engine {
             self.take_sample();
         }
         self.sampled = now;
-        self.desk.timers.arm(self.sample_slot(), now + SAMPLE);
+        self.ctx.timers.arm(self.sample_slot(), now + SAMPLE);
     }
 }

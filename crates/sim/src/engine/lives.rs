@@ -2,7 +2,7 @@
 //! CPU to end, as in the kernel: until it has had it, it waits there with nothing to do.
 
 use super::{Engine, STAGGER, START, State};
-use crate::desk::{TaskId, TaskState};
+use crate::context::{TaskId, TaskState};
 
 /// When a VM exists, nanoseconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,18 +51,18 @@ impl Change {
 impl Engine {
     /// The threads of a VM begin one after the other, as a program starts them.
     pub(super) fn begin_threads(&mut self, vm: usize) {
-        let mut at = self.desk.now + self.desk.rng.below(START);
+        let mut at = self.ctx.now + self.ctx.rng.below(START);
         self.runs[vm].began = at + STAGGER;
         for thread in self.threads_of(vm) {
             at += STAGGER;
-            self.desk.timers.arm(self.thread_slot(thread as u32), at);
+            self.ctx.timers.arm(self.thread_slot(thread as u32), at);
         }
     }
 
     /// All VMs begin that are there from the start.
     pub(super) fn begin_vms(&mut self) {
-        for vm in 0..self.desk.vms.len() {
-            if self.desk.vms[vm].is_there && !self.threads_of(vm).is_empty() {
+        for vm in 0..self.ctx.vms.len() {
+            if self.ctx.vms[vm].is_there && !self.threads_of(vm).is_empty() {
                 self.begin_threads(vm);
             }
         }
@@ -76,15 +76,15 @@ impl Engine {
     fn arm_changes(&mut self) {
         if let Some(next) = self.changes.last() {
             let slot = self.change_slot();
-            self.desk.timers.arm(slot, next.at);
+            self.ctx.timers.arm(slot, next.at);
         }
     }
 
     /// VMs come and go that do so now.
     pub(super) fn change(&mut self) {
-        let now = self.desk.now;
+        let now = self.ctx.now;
         while let Some(change) = self.changes.pop_if(|change| change.at <= now) {
-            self.desk.vms[change.vm].is_there = change.comes;
+            self.ctx.vms[change.vm].is_there = change.comes;
             if change.comes {
                 self.begin_threads(change.vm);
             } else {
@@ -95,29 +95,29 @@ impl Engine {
     }
 
     fn kill(&mut self, vm: usize) {
-        let this = &self.desk.vms[vm];
+        let this = &self.ctx.vms[vm];
         let tasks = this.first..this.first + this.count;
         for task in tasks.clone().map(TaskId) {
-            if self.desk.task(task).state == TaskState::Running {
-                let cpu = self.desk.task(task).cpu;
+            if self.ctx.task(task).state == TaskState::Running {
+                let cpu = self.ctx.task(task).cpu;
                 self.account_elapsed(cpu);
             }
         }
         for thread in self.threads_of(vm) {
             self.threads[thread].state = State::Done;
-            self.desk.timers.cancel(self.thread_slot(thread as u32));
+            self.ctx.timers.cancel(self.thread_slot(thread as u32));
         }
         for task in tasks.map(TaskId) {
-            match self.desk.task(task).state {
+            match self.ctx.task(task).state {
                 TaskState::Running => self.end_running(task),
-                TaskState::Blocked => self.sched.ends(&mut self.desk, task),
+                TaskState::Blocked => self.sched.ends(&mut self.ctx, task),
                 TaskState::Queued => {}
             }
         }
     }
 
     fn end_running(&mut self, task: TaskId) {
-        let cpu = self.desk.task(task).cpu;
+        let cpu = self.ctx.task(task).cpu;
         if self.vcpus[task.ix()].current.is_some() {
             self.proceed(cpu);
         } else {

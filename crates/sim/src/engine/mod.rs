@@ -24,7 +24,7 @@ pub use lives::Life;
 pub use place::Placement;
 pub use tally::{HostTally, RunTotals, VmTally};
 
-use crate::desk::{Desk, SCHED_TIMERS, TaskId, VmTasks, Waker};
+use crate::context::{SCHED_TIMERS, SchedContext, TaskId, VmTasks, Waker};
 use crate::guest::kernel::GuestVcpu;
 use crate::guest::objects::{Links, NONE, Objects};
 use crate::guest::program::{Op, Workload};
@@ -215,7 +215,7 @@ struct Idle {
 /// A simulation under way.
 #[derive(Debug)]
 pub struct Engine {
-    desk: Desk,
+    ctx: SchedContext,
     sched: Box<dyn Scheduler>,
     params: Params,
     speed: Speed,
@@ -306,7 +306,7 @@ impl Engine {
             let (allowed, preferred) = vm.affinity[index].clone();
             (allowed, preferred, vm.parts.get(index).copied().unwrap_or(1))
         };
-        let mut desk = Desk::new(
+        let mut ctx = SchedContext::new(
             setup.host,
             vms,
             task,
@@ -314,25 +314,25 @@ impl Engine {
             Timers::new(slots),
             2 * cpus as u32,
         );
-        desk.cgroups = setup.cgroups;
-        desk.has_changes = setup.vms.iter().any(|vm| vm.life != Life::WHOLE);
-        desk.xen = setup.params.xen;
-        desk.linux = setup.params.linux;
+        ctx.cgroups = setup.cgroups;
+        ctx.has_changes = setup.vms.iter().any(|vm| vm.life != Life::WHOLE);
+        ctx.xen = setup.params.xen;
+        ctx.linux = setup.params.linux;
         let bare = sched.bare_metal();
         let memories = setup.vms.iter().map(|vm| vm.memory.clone()).collect();
         let base = if bare { 0 } else { setup.params.virtualisation };
         let warmth =
-            warmth::Warmth::new(&desk.host, &setup.params, &setup.profiles, desk.tasks.len());
-        let speed = Speed::new(&desk.host, &setup.params, base, setup.profiles, memories);
+            warmth::Warmth::new(&ctx.host, &setup.params, &setup.profiles, ctx.tasks.len());
+        let speed = Speed::new(&ctx.host, &setup.params, base, setup.profiles, memories);
         let idle_cpu = Cpu { from: 0, speed: ONE, slice_end: u64::MAX, last: None };
-        let nodes = desk.host.nodes.len();
+        let nodes = ctx.host.nodes.len();
         let periods = (setup.duration / PERIOD_NS) as usize;
         let tally = |vm: &VmSetup| VmTally::new(vm.affinity.len(), nodes, periods);
         let tallies = setup.vms.iter().map(tally).collect();
         let mut engine = Self {
             cpus: vec![idle_cpu; cpus],
-            vcpus: vec![GuestVcpu::default(); desk.tasks.len()],
-            idles: vec![Idle::default(); desk.tasks.len()],
+            vcpus: vec![GuestVcpu::default(); ctx.tasks.len()],
+            idles: vec![Idle::default(); ctx.tasks.len()],
             threads: Vec::with_capacity(threads),
             links: Links::new(threads),
             objects: setup.vms.iter().map(|vm| Objects::new(&vm.workload)).collect(),
@@ -360,7 +360,7 @@ impl Engine {
             warmup: setup.warmup,
             end: setup.warmup.saturating_add(setup.duration),
             params: setup.params,
-            desk,
+            ctx,
             sched,
             speed,
             warmth,
@@ -372,7 +372,7 @@ impl Engine {
     }
 
     fn add_threads(&mut self, vm: usize, workload: &Workload) {
-        let (first, count) = (self.desk.vms[vm].first, self.desk.vms[vm].count);
+        let (first, count) = (self.ctx.vms[vm].first, self.ctx.vms[vm].count);
         for (at, (program, number)) in workload.threads.iter().enumerate() {
             let plan = &workload.programs[*program];
             for op in &plan.ops {
@@ -416,7 +416,7 @@ impl Engine {
 
     /// Everything that happens at time 0. Called once, before [`Engine::advance`].
     pub fn begin(&mut self) {
-        self.sched.start(&mut self.desk);
+        self.sched.start(&mut self.ctx);
         self.note_affinities();
         if let Some(placement) = self.placement.take() {
             let bytes = std::mem::take(&mut self.bytes);
@@ -424,11 +424,11 @@ impl Engine {
         }
         let cpus = self.cpus.len();
         for cpu in 0..cpus {
-            let first = self.sched.first_tick(&mut self.desk);
-            self.desk.timers.arm((cpus + cpu) as u32, first);
+            let first = self.sched.first_tick(&mut self.ctx);
+            self.ctx.timers.arm((cpus + cpu) as u32, first);
         }
         let first = if self.warmup == 0 { SAMPLE } else { self.warmup };
-        self.desk.timers.arm(self.sample_slot(), first);
+        self.ctx.timers.arm(self.sample_slot(), first);
         self.begin_guest_ticks();
         self.begin_vms();
     }
@@ -436,8 +436,8 @@ impl Engine {
     /// The next event up to `until`; false when there is none.
     #[inline]
     pub fn advance(&mut self, until: u64) -> bool {
-        let Some((at, slot)) = self.desk.timers.pop(until) else { return false };
-        self.desk.now = at;
+        let Some((at, slot)) = self.ctx.timers.pop(until) else { return false };
+        self.ctx.now = at;
         self.events += 1;
         let (cpus, slot) = (self.cpus.len(), slot as usize);
         let threads = 3 * cpus + SCHED_TIMERS;
@@ -446,7 +446,7 @@ impl Engine {
         } else if slot < 2 * cpus {
             self.tick(slot - cpus);
         } else if slot < threads {
-            self.sched.timer(&mut self.desk, (slot - 2 * cpus) as u32);
+            self.sched.timer(&mut self.ctx, (slot - 2 * cpus) as u32);
         } else if slot < threads + self.threads.len() {
             self.slept(slot - threads);
         } else if slot == threads + self.threads.len() {
@@ -462,7 +462,7 @@ impl Engine {
 
     /// The time, nanoseconds since the start.
     pub fn now(&self) -> u64 {
-        self.desk.now
+        self.ctx.now
     }
 
     /// Events so far.
@@ -470,9 +470,9 @@ impl Engine {
         self.events
     }
 
-    /// What is on the scheduler's desk: for checkers.
-    pub fn desk(&self) -> &Desk {
-        &self.desk
+    /// What is on the scheduler's context: for checkers.
+    pub fn ctx(&self) -> &SchedContext {
+        &self.ctx
     }
 
     /// The scheduler, to be asked what it knows.
@@ -483,28 +483,28 @@ impl Engine {
     /// From now on keeps what happens to the schedule, for [`Engine::facts`]. Called before
     /// [`Engine::begin`].
     pub fn watch(&mut self) {
-        self.desk.facts = Some(Vec::new());
+        self.ctx.facts = Some(Vec::new());
     }
 
     /// What happened since the last call, in order of time; nothing if nobody watches.
     pub fn facts(&mut self) -> impl Iterator<Item = Fact> + '_ {
-        self.desk.facts.iter_mut().flat_map(|facts| facts.drain(..))
+        self.ctx.facts.iter_mut().flat_map(|facts| facts.drain(..))
     }
 
     /// Who may run where.
     fn note_affinities(&mut self) {
-        if self.desk.facts.is_none() {
+        if self.ctx.facts.is_none() {
             return;
         }
-        for task in 0..self.desk.tasks.len() {
-            let cpus = self.desk.tasks[task].allowed.clone();
-            self.desk.note(FactKind::Allowed { task: task as u32, cpus });
+        for task in 0..self.ctx.tasks.len() {
+            let cpus = self.ctx.tasks[task].allowed.clone();
+            self.ctx.note(FactKind::Allowed { task: task as u32, cpus });
         }
     }
 
     /// Ends a simulation before or at its end.
     pub fn finish(mut self) -> RunTotals {
-        self.desk.now = self.desk.now.max(self.end);
+        self.ctx.now = self.ctx.now.max(self.end);
         self.sum_up()
     }
 
@@ -513,13 +513,13 @@ impl Engine {
         loop {
             if let Some((thread, by)) = self.ready.pop_front() {
                 self.make_ready(thread, by);
-            } else if self.desk.any_pending {
-                match self.desk.pending.first() {
+            } else if self.ctx.any_pending {
+                match self.ctx.pending.first() {
                     Some(cpu) => {
-                        self.desk.pending.clear(cpu);
-                        self.schedule(cpu, crate::desk::Put::Preempted);
+                        self.ctx.pending.clear(cpu);
+                        self.schedule(cpu, crate::context::StopReason::Preempted);
                     }
-                    None => self.desk.any_pending = false,
+                    None => self.ctx.any_pending = false,
                 }
             } else {
                 return;

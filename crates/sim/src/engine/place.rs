@@ -10,7 +10,7 @@
 //! come to while it copies a batch. Which pages are hot is not simulated: all are alike.
 
 use super::Engine;
-use crate::desk::TaskId;
+use crate::context::TaskId;
 use crate::params::ONE;
 use instep_check::FactKind;
 use instep_check::mask::Mask;
@@ -86,26 +86,26 @@ impl Engine {
     }
 
     fn allow(&mut self, task: TaskId, allowed: &Mask) {
-        let this = &mut self.desk.tasks[task.ix()];
+        let this = &mut self.ctx.tasks[task.ix()];
         if this.allowed == *allowed || allowed.is_empty() {
             return;
         }
         this.allowed.copy(allowed);
-        if self.desk.facts.is_some() {
-            self.desk.note(FactKind::Allowed { task: task.0, cpus: allowed.clone() });
+        if self.ctx.facts.is_some() {
+            self.ctx.note(FactKind::Allowed { task: task.0, cpus: allowed.clone() });
         }
-        self.sched.affinity_changed(&mut self.desk, task);
+        self.sched.affinity_changed(&mut self.ctx, task);
     }
 
     /// Placement begins. `bytes` are those of each VM.
     pub(super) fn begin_placing(&mut self, placement: Placement, bytes: &[u64]) {
-        let desk = &self.desk;
-        let set = |mask: &Mask| mask.iter().map(|cpu| desk.host.ids[cpu]).collect::<CpuSet>();
-        let all = desk.host.cpus();
-        let preferred = |vm: &crate::desk::VmTasks| {
-            let mask = &desk.tasks.get(vm.first as usize)?.preferred;
-            let node = |node: &usize| desk.host.nodes[*node].meets(mask);
-            let nodes = (0..desk.host.nodes.len()).filter(node).map(|at| desk.host.node_ids[at]);
+        let ctx = &self.ctx;
+        let set = |mask: &Mask| mask.iter().map(|cpu| ctx.host.ids[cpu]).collect::<CpuSet>();
+        let all = ctx.host.cpus();
+        let preferred = |vm: &crate::context::VmTasks| {
+            let mask = &ctx.tasks.get(vm.first as usize)?.preferred;
+            let node = |node: &usize| ctx.host.nodes[*node].meets(mask);
+            let nodes = (0..ctx.host.nodes.len()).filter(node).map(|at| ctx.host.node_ids[at]);
             (vm.count > 0 && (mask.count() as usize) < all).then(|| nodes.collect::<NodeSet>())
         };
         let part = |(parts, bytes): (&Vec<u32>, &u64)| {
@@ -115,24 +115,24 @@ impl Engine {
         let first = FIRST.min(placement.period).max(1);
         self.placer = Some(Box::new(Placer {
             at: 0,
-            ran: vec![0; desk.tasks.len()],
-            waited: vec![0; desk.tasks.len()],
-            initial: desk.tasks.iter().map(|task| set(&task.allowed)).collect(),
-            preferred: desk.vms.iter().map(preferred).collect(),
-            placed: vec![NodeSet::new(); desk.vms.len()],
+            ran: vec![0; ctx.tasks.len()],
+            waited: vec![0; ctx.tasks.len()],
+            initial: ctx.tasks.iter().map(|task| set(&task.allowed)).collect(),
+            preferred: ctx.vms.iter().map(preferred).collect(),
+            placed: vec![NodeSet::new(); ctx.vms.len()],
             memory: self.memory.iter().zip(bytes).map(part).collect(),
             moving: VecDeque::new(),
             next_decision: first,
             next_batch: u64::MAX,
             placement,
         }));
-        self.desk.timers.arm(self.place_slot(), first);
+        self.ctx.timers.arm(self.place_slot(), first);
     }
 
     /// The timer of placement.
     pub(super) fn place(&mut self) {
         let Some(mut placer) = self.placer.take() else { return };
-        let now = self.desk.now;
+        let now = self.ctx.now;
         if now >= placer.next_decision {
             placer.next_decision = now.saturating_add(placer.placement.period);
             let snapshot = self.snapshot(&mut placer);
@@ -148,33 +148,33 @@ impl Engine {
             false if now < placer.next_batch && placer.next_batch < u64::MAX => placer.next_batch,
             false => now + PACE,
         };
-        self.desk.timers.arm(self.place_slot(), placer.due());
+        self.ctx.timers.arm(self.place_slot(), placer.due());
         self.placer = Some(placer);
     }
 
     /// The host as it was since the last look.
     fn snapshot(&self, placer: &mut Placer) -> Snapshot {
-        let desk = &self.desk;
-        let window = desk.now - std::mem::replace(&mut placer.at, desk.now);
+        let ctx = &self.ctx;
+        let window = ctx.now - std::mem::replace(&mut placer.at, ctx.now);
         let mut other_busy = 0;
         let mut vms = Vec::new();
-        for (vm, this) in desk.vms.iter().enumerate() {
+        for (vm, this) in ctx.vms.iter().enumerate() {
             if !this.is_there {
                 continue;
             }
             let mut vcpus = Vec::with_capacity(this.count as usize);
             for task in this.tasks() {
                 let at = task.ix();
-                let (ran, waited) = (desk.ran(task), desk.waited(task));
+                let (ran, waited) = (ctx.ran(task), ctx.waited(task));
                 let busy = ran - std::mem::replace(&mut placer.ran[at], ran);
                 let steal = waited - std::mem::replace(&mut placer.waited[at], waited);
-                let cpus = &desk.task(task).allowed;
+                let cpus = &ctx.task(task).allowed;
                 vcpus.push(Vcpu {
-                    index: desk.task(task).index,
+                    index: ctx.task(task).index,
                     tid: Tid(task.0),
                     start_ticks: 0,
-                    cpu: Some(desk.host.ids[desk.task(task).cpu]),
-                    allowed: cpus.iter().map(|cpu| desk.host.ids[cpu]).collect(),
+                    cpu: Some(ctx.host.ids[ctx.task(task).cpu]),
+                    allowed: cpus.iter().map(|cpu| ctx.host.ids[cpu]).collect(),
                     initial: placer.initial[at].clone(),
                     busy: Nanos(busy),
                     steal: Nanos(steal),
@@ -184,7 +184,7 @@ impl Engine {
                 other_busy += vcpus.iter().map(|vcpu| vcpu.busy.0).sum::<u64>();
                 continue;
             }
-            let memory = placer.memory[vm].iter().zip(&desk.host.node_ids);
+            let memory = placer.memory[vm].iter().zip(&ctx.host.node_ids);
             let (id, all) = (VmId(vm as u32), placer.placement.topology.all_cpus());
             vms.push(Vm {
                 memory: memory.map(|(bytes, node)| (*node, Bytes(*bytes))).collect(),
@@ -195,7 +195,7 @@ impl Engine {
             });
         }
         Snapshot {
-            at: Nanos(desk.now),
+            at: Nanos(ctx.now),
             window: Nanos(window.max(1)),
             topology: Arc::clone(&placer.placement.topology),
             isolated: CpuSet::new(),
@@ -209,15 +209,15 @@ impl Engine {
         for verdict in &decision.vms {
             let vm = verdict.vm.0 as usize;
             let one = if verdict.home.len() == 1 { verdict.home.first() } else { None };
-            let node = one.and_then(|node: NodeId| self.desk.host.node_index(node.0));
+            let node = one.and_then(|node: NodeId| self.ctx.host.node_index(node.0));
             self.sched.set_home(vm, node.map(|node| node as u32));
             placer.placed[vm] = verdict.home.clone();
         }
         for action in &decision.actions {
             match action {
                 Action::SetVcpuAffinity { tid, cpus, .. } => {
-                    let members = cpus.iter().filter_map(|cpu| self.desk.host.index(cpu.0));
-                    let mask = Mask::of(self.desk.host.cpus(), members);
+                    let members = cpus.iter().filter_map(|cpu| self.ctx.host.index(cpu.0));
+                    let mask = Mask::of(self.ctx.host.cpus(), members);
                     self.allow(TaskId(tid.0), &mask);
                 }
                 Action::MoveMemory { vm, to, .. } => {
@@ -234,7 +234,7 @@ impl Engine {
     /// Moves a batch of pages of the first VM in turn.
     fn move_batch(&mut self, placer: &mut Placer) {
         let Some((vm, to)) = placer.moving.pop_front() else { return };
-        let nodes = &self.desk.host.node_ids;
+        let nodes = &self.ctx.host.node_ids;
         let targets: Vec<usize> =
             (0..nodes.len()).filter(|node| to.contains(nodes[*node])).collect();
         let memory = &mut placer.memory[vm];
@@ -253,14 +253,14 @@ impl Engine {
         let part = |bytes: &u64| (u128::from(*bytes) * u128::from(ONE) / all.max(1)) as u32;
         let parts: Vec<u32> = memory.iter().map(part).collect();
         self.set_memory(vm, parts);
-        self.desk_work(target, bytes / 4096 * PAGE);
+        self.ctx_work(target, bytes / 4096 * PAGE);
         placer.moving.push_back((vm, to));
     }
 
     /// A VM's memory lies so (1024ths by node) from now on.
     fn set_memory(&mut self, vm: usize, parts: Vec<u32>) {
         let running = |engine: &Self, cpu: usize| {
-            engine.desk.running[cpu].filter(|task| engine.desk.task(*task).vm == vm)
+            engine.ctx.running[cpu].filter(|task| engine.ctx.task(*task).vm == vm)
         };
         for cpu in 0..self.cpus.len() {
             if let Some(task) = running(self, cpu) {
@@ -269,15 +269,15 @@ impl Engine {
             }
         }
         self.memory[vm].clone_from(&parts);
-        self.speed.set_memory(&self.desk.host, vm, parts);
+        self.speed.set_memory(&self.ctx.host, vm, parts);
         (0..self.cpus.len()).for_each(|cpu| self.rerate(cpu));
     }
 
     /// The host works for so many nanoseconds on a CPU of this node: on one that idles, where that
     /// holds up nobody, else on the first.
-    fn desk_work(&mut self, node: usize, ns: u64) {
-        let cpus = &self.desk.host.nodes[node];
-        if cpus.first_common(&self.desk.idle, 0).is_some() {
+    fn ctx_work(&mut self, node: usize, ns: u64) {
+        let cpus = &self.ctx.host.nodes[node];
+        if cpus.first_common(&self.ctx.idle, 0).is_some() {
             return;
         }
         let Some(cpu) = cpus.first() else { return };

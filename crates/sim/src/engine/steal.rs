@@ -67,7 +67,7 @@ impl Engine {
         let vm = self.threads[thread as usize].vm;
         let members = self.objects[vm].pools[pool].members.len() as u64;
         let grain = self.objects[vm].pools[pool].plan.grain.saturating_mul(ONE);
-        let drawn = self.desk.rng.below(members.max(1)) as usize;
+        let drawn = self.ctx.rng.below(members.max(1)) as usize;
         let victim = self.objects[vm].pools[pool].members.get(drawn).copied().unwrap_or(thread);
         if let Some(cpu) = self.running_thread(victim).filter(|_| victim != thread) {
             self.account_elapsed(cpu);
@@ -99,7 +99,7 @@ impl Engine {
         let pool = self.pool_of(victim);
         let vm = self.threads[victim as usize].vm;
         let plan = self.objects[vm].pools[pool].plan;
-        let uneven = self.desk.rng.below(u64::from(plan.uneven.min(100)) + 1);
+        let uneven = self.ctx.rng.below(u64::from(plan.uneven.min(100)) + 1);
         let left = &mut self.threads[victim as usize].left;
         let given = (*left / 2) / 100 * (100 - uneven);
         if given <= plan.grain.saturating_mul(ONE) {

@@ -1,7 +1,7 @@
 //! One operation of a thread's program: what it begins, whom it wakes, what it waits for.
 
 use super::{Engine, Limit, State};
-use crate::desk::{TaskState, Waker};
+use crate::context::{TaskState, Waker};
 use crate::guest::program::{Op, Waiting};
 use crate::params::ONE;
 
@@ -22,7 +22,7 @@ impl Engine {
         let (vm, number) = (state.vm, state.number);
         let wakes_at = std::mem::take(&mut state.wakes_at);
         if wakes_at != 0 {
-            self.tally[vm].late(self.desk.now.saturating_sub(wakes_at));
+            self.tally[vm].late(self.ctx.now.saturating_sub(wakes_at));
         }
         let program = &self.programs[vm][state.program];
         let Some(op) = program.get(state.at as usize).copied() else {
@@ -32,7 +32,7 @@ impl Engine {
         state.at += 1;
         match op {
             Op::Work { ns, spread } => {
-                let ns = self.desk.rng.around(ns, spread);
+                let ns = self.ctx.rng.around(ns, spread);
                 if ns > 0 {
                     self.begin_work(thread, ns);
                 }
@@ -44,8 +44,8 @@ impl Engine {
             Op::Push { queue } => self.push(cpu, thread, queue as usize),
             Op::Pop { queue } => self.pop(cpu, thread, queue as usize),
             Op::Sleep { ns, spread } | Op::Io { ns, spread } => {
-                let ns = self.desk.rng.around(ns, spread);
-                self.sleep_until(cpu, thread, self.desk.now.saturating_add(ns));
+                let ns = self.ctx.rng.around(ns, spread);
+                self.sleep_until(cpu, thread, self.ctx.now.saturating_add(ns));
             }
             Op::Periodic { ns } => self.periodic(cpu, thread, ns.max(1)),
             Op::Turn { of, rotating, skip } => {
@@ -76,14 +76,14 @@ impl Engine {
         let run = &mut self.runs[state.vm];
         run.threads -= u32::from(state.measured);
         if state.measured && run.threads == 0 {
-            run.took = Some(self.desk.now - run.began);
+            run.took = Some(self.ctx.now - run.began);
         }
     }
 
     /// `cpu` uses a cache line that `writer` wrote last: one under its own cache, or, farther away, of the
     /// caches of another node, which takes as long as that node's memory does.
     pub(super) fn take_line(&mut self, cpu: usize, writer: Option<usize>) {
-        let (host, near) = (&self.desk.host, self.params.costs.line);
+        let (host, near) = (&self.ctx.host, self.params.costs.line);
         let far = writer.filter(|writer| host.llc[*writer] != host.llc[cpu]);
         let paths = self.speed.paths();
         let far = far.map_or(0, |other| paths.unloaded(host.node[cpu], host.node[other]));
@@ -100,7 +100,7 @@ impl Engine {
         let spin = |left, limit| (left, State::Spin(limit));
         let window = self.params.ple_window;
         let caught =
-            window > 0 && !self.bare && !self.desk.vms[self.threads[thread as usize].vm].service;
+            window > 0 && !self.bare && !self.ctx.vms[self.threads[thread as usize].vm].service;
         let (left, what) = match wait {
             Waiting::Block => (0, State::Asleep),
             Waiting::SpinBlock(limit) => spin(limit.max(1), Limit::Sleep),
@@ -112,10 +112,10 @@ impl Engine {
         let state = &mut self.threads[thread as usize];
         (state.left, state.state) = (left, what);
         if what == State::Asleep {
-            state.due = self.desk.now;
+            state.due = self.ctx.now;
             let task = state.task;
             self.cost(cpu, self.params.costs.futex);
-            self.sched.sync_wait(&mut self.desk, task);
+            self.sched.sync_wait(&mut self.ctx, task);
         }
     }
 
@@ -134,11 +134,11 @@ impl Engine {
     fn wake_sleeper(&mut self, cpu: usize, thread: u32, other: u32) {
         let own = self.threads[thread as usize].task;
         let (vcpu, vm) = (self.threads[other as usize].task, self.threads[other as usize].vm);
-        let blocked = self.desk.tasks[vcpu.ix()].state == TaskState::Blocked;
+        let blocked = self.ctx.tasks[vcpu.ix()].state == TaskState::Blocked;
         if blocked && !self.bare && vcpu != own {
             self.cost(cpu, self.params.costs.ipi_exit);
         }
-        self.sched.sync_wake(&mut self.desk, vm);
+        self.sched.sync_wake(&mut self.ctx, vm);
         self.ready.push_back((other, Waker::Sibling(own)));
     }
 
@@ -264,15 +264,15 @@ impl Engine {
     fn sleep_until(&mut self, cpu: usize, thread: u32, at: u64) {
         self.threads[thread as usize].state = State::Asleep;
         self.cost(cpu, self.params.costs.futex);
-        self.desk.timers.arm(self.thread_slot(thread), at);
+        self.ctx.timers.arm(self.thread_slot(thread), at);
     }
 
     /// Sleeps until the next period; periods that passed meanwhile are skipped and counted.
     fn periodic(&mut self, cpu: usize, thread: u32, ns: u64) {
-        let now = self.desk.now;
+        let now = self.ctx.now;
         let state = &mut self.threads[thread as usize];
         if state.round == 0 {
-            state.due = now + self.desk.rng.below(ns);
+            state.due = now + self.ctx.rng.below(ns);
         } else {
             self.tally[state.vm].units += u64::from(state.measured);
         }

@@ -1,7 +1,7 @@
 //! What a run counts, and the sums at its end.
 
 use super::Engine;
-use crate::desk::Waker;
+use crate::context::Waker;
 use crate::params::{ONE, PERIOD_NS};
 use instep_core::measure::{self, VmSums};
 use std::cmp::Reverse;
@@ -161,8 +161,8 @@ impl RunTotals {
 impl Engine {
     /// Everything is counted from now on.
     pub(super) fn reset(&mut self) {
-        let now = self.desk.now;
-        self.desk.meters.iter_mut().for_each(|meter| meter.reset(now));
+        let now = self.ctx.now;
+        self.ctx.meters.iter_mut().for_each(|meter| meter.reset(now));
         for tally in &mut self.tally {
             let periods = tally.spun_in.len();
             *tally = VmTally::new(tally.by_vcpu.len(), tally.on_node.len(), periods);
@@ -176,8 +176,8 @@ impl Engine {
 
     /// The window since the last sample ends.
     pub(super) fn take_sample(&mut self) {
-        let window = self.desk.now - self.sampled;
-        let cores = self.desk.host.cores.iter().map(|core| core.iter());
+        let window = self.ctx.now - self.sampled;
+        let cores = self.ctx.host.cores.iter().map(|core| core.iter());
         let competing = measure::competing_modules(&self.busy, window, cores);
         let sums = &mut self.host_tally;
         sums.competing += u128::from(competing) * u128::from(window);
@@ -189,10 +189,10 @@ impl Engine {
 
     /// The end.
     pub(super) fn sum_up(mut self) -> RunTotals {
-        if self.sampled < self.desk.now {
+        if self.sampled < self.ctx.now {
             self.sample();
         }
-        let now = self.desk.now;
+        let now = self.ctx.now;
         for thread in self.threads.iter().filter(|thread| thread.measured) {
             let longest = &mut self.tally[thread.vm].longest;
             *longest = (*longest).max(thread.did);
@@ -202,7 +202,7 @@ impl Engine {
             tally.home = most.and_then(|(node, _)| memory.get(node)).copied().unwrap_or(0);
         }
         self.host_tally.boosts = self.sched.boosts().map(|all| all - self.boosts_before);
-        let sums = self.desk.meters.iter_mut().map(|meter| meter.sums(now));
+        let sums = self.ctx.meters.iter_mut().map(|meter| meter.sums(now));
         let tallies =
             self.tally.into_iter().zip(sums).map(|(tally, sums)| VmTally { sums, ..tally });
         let (from, until) = (self.warmup.min(now), now);
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spinning_is_told_by_allocation_period() {
+    fn spinning_is_reported_by_allocation_period() {
         let mut tally = VmTally::new(1, 1, 3);
         tally.spins(0, 0);
         tally.spins(PERIOD_NS - 5, 2 * PERIOD_NS + 7);

@@ -6,7 +6,7 @@
 //! its part of it, by what those that run there want. Its work
 //! is that of the thread with which it begins to run.
 
-use crate::desk::TaskId;
+use crate::context::TaskId;
 use crate::host::Host;
 use crate::params::{Params, Profile};
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_stays_warm_until_others_have_filled_what_the_set_leaves() {
+    fn cache_stays_warm_until_others_have_filled_what_set_leaves() {
         let mut warmth = warmth();
         // 512 KiB are 8,192 lines of 10 ns each.
         assert_eq!(refill(&mut warmth, A, 0, 0), 81_920, "the first time");

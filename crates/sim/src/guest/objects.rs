@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_came_first_leaves_first() {
+    fn first_waiter_leaves_first() {
         let (mut links, mut list) = (Links::new(4), List::default());
         for thread in [2, 0, 3] {
             list.push(&mut links, thread);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_chosen_after_results_is_told_of_whoever_has_it() {
+    fn value_chosen_after_results_is_named_wherever_it_is_used() {
         let places = |name: &str| -> Vec<String> {
             chosen(name).unwrap().into_iter().map(|(place, _)| place).collect()
         };

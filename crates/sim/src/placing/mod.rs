@@ -311,9 +311,9 @@ fn measure_loads(setup: Setup, scheduler: &str) -> Result<(Loads, u64), String> 
     let mut engine = Engine::new(setup, sched::make(scheduler, &Default::default())?);
     engine.begin();
     let read = |engine: &Engine| -> Vec<Vec<[u64; 2]>> {
-        let desk = engine.desk();
-        let of = |task| [desk.ran(task), desk.waited(task)];
-        desk.vms.iter().map(|vm| vm.tasks().map(of).collect()).collect()
+        let ctx = engine.ctx();
+        let of = |task| [ctx.ran(task), ctx.waited(task)];
+        ctx.vms.iter().map(|vm| vm.tasks().map(of).collect()).collect()
     };
     while engine.advance(LOADS[0]) {}
     let before = read(&engine);
@@ -323,7 +323,7 @@ fn measure_loads(setup: Setup, scheduler: &str) -> Result<(Loads, u64), String> 
         *now = [now[0].saturating_sub(then[0]), now[1].saturating_sub(then[1])];
     }
     let (hidden, own): (Vec<_>, Vec<_>) =
-        after.into_iter().zip(&engine.desk().vms).partition(|(_, vm)| vm.hidden);
+        after.into_iter().zip(&engine.ctx().vms).partition(|(_, vm)| vm.hidden);
     let other = hidden.iter().flat_map(|(loads, _)| loads).map(|load| load[0]).sum();
     Ok((own.into_iter().map(|(loads, _)| loads).collect(), other))
 }

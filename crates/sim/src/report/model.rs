@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_formula_gives_the_whole_quanta_by_rate_and_the_rest_at_once() {
+    fn formula_gives_the_whole_quanta_by_rate_and_the_rest_at_once() {
         // Two and a half quanta at half a CPU: two whole ones take four, the rest comes at once.
         let model = LagModel::new(10, 0.5, 25.0, 0).unwrap();
         assert_eq!((model.ideal_ns, model.latest_ns), (45, 45));

@@ -6,7 +6,7 @@ use super::pools::Pool;
 use super::tree;
 use crate::engine::{Engine, Life, RunTotals, VmSetup};
 use crate::scenario::build::SimulationPlan;
-use crate::schedule::{Known, Recorder, Spans, VmSchedule};
+use crate::schedule::{Recorder, Spans, VmSchedule, WatchedVm};
 use rayon::prelude::*;
 use std::sync::Mutex;
 
@@ -90,12 +90,12 @@ impl SimulationPlan {
     ) -> Option<Observed> {
         let end = self.setup.warmup.saturating_add(self.setup.duration);
         let by_weight = self.by_weight();
-        let known = |(at, vm): (usize, &VmSetup)| Known {
+        let known = |(at, vm): (usize, &VmSetup)| WatchedVm {
             vcpus: vm.affinity.len(),
             rate_micro: Self::rate_micro(vm, by_weight.get(at).copied().unwrap_or(0.0)),
             hidden: vm.hidden,
         };
-        let known: Vec<Known> = self.setup.vms.iter().enumerate().map(known).collect();
+        let known: Vec<WatchedVm> = self.setup.vms.iter().enumerate().map(known).collect();
         let (cpus, from) = (self.setup.host.cpus(), self.setup.warmup);
         let mut recorder = Recorder::new(cpus, &known, from, super::model::PERIOD_NS);
         let mut engine = Engine::new(self.setup.clone(), self.scheduler());

@@ -144,7 +144,7 @@ fn what_was_published_of_one_policy_is_no_figure_of_another() {
 }
 
 #[test]
-fn a_row_has_its_mean_between_the_ends_of_its_interval_and_a_verdict() {
+fn row_has_its_mean_between_ends_of_its_interval_and_a_verdict() {
     let found = run(&tiny(), None, &|_, _| (), &|| false);
     let rows = &found.experiments[0].rows;
     assert!(rows.iter().all(|row| row.seeds == 3 && row.low <= row.simulated));
@@ -166,7 +166,7 @@ fn what_was_finished_before_a_stop_is_kept() {
 }
 
 #[test]
-fn a_stop_leaves_whole_experiments_and_nothing_of_those_after_the_one_that_it_met() {
+fn stop_leaves_only_whole_experiments() {
     let three = [tiny(), tiny(), tiny()].concat();
     let each = 3 * three[0].plans.len();
     let done = AtomicUsize::new(0);
@@ -259,7 +259,7 @@ fn tables_keep_to_80_columns_and_pages_to_themselves() {
 }
 
 #[test]
-fn one_seed_of_what_chance_plays_a_part_in_is_said_to_be_one() {
+fn random_experiment_with_one_seed_is_reported_as_such() {
     let text = |name| {
         let found = run(&find(name).unwrap()[..1], Some(1), &|_, _| (), &|| true);
         table::table(&found)

@@ -82,7 +82,8 @@ impl SimulationPlan {
         settings::check_caps(scenario, &*scheduler)?;
         if !scheduler.keeps_cgroups() && !cgroups::are_flat(&cgroups, &vms) {
             let what = format!(
-                "scheduler {name} knows no cgroups within others or of several VMs, no quota and no idle: instep does"
+                "scheduler {name} has no cgroups within others or of several VMs, no quota and no \
+                 idle; use instep"
             );
             return Err(Fault::at(scenario.scheduler.span(), what));
         }

@@ -423,7 +423,7 @@ impl<'a> Options<'a> {
     fn finish(self) -> Result<(), String> {
         let unknown = self.named.first().map(|(name, _)| *name).or(self.operands.first().copied());
         match unknown {
-            Some(word) => Err(format!("instep-load {} knows no {word}", self.mode)),
+            Some(word) => Err(format!("instep-load {} has no {word}", self.mode)),
             None => Ok(()),
         }
     }
@@ -486,13 +486,13 @@ mod tests {
             ("make -j", "known are spin"),
             ("npb/none", "known are spin"),
             ("stream", "no program"),
-            ("npb/cg --speed 3", "knows no --speed"),
+            ("npb/cg --speed 3", "has no --speed"),
             ("instep-load dance", "known are barrier"),
             ("instep-load barrier --phase", "no value"),
             ("instep-load barrier --phase 100", "durations look like"),
             ("instep-load barrier --phase 1ns", "at least 100ns"),
             ("instep-load barrier --kind odd", "expected one of"),
-            ("instep-load barrier --speed 3", "knows no --speed"),
+            ("instep-load barrier --speed 3", "has no --speed"),
             ("instep-load barrier --phase 1ms --phase 1ms", "given twice"),
             ("instep-load fib", "needs a number"),
             ("instep-load nqueens 19", "possible are"),

@@ -42,7 +42,7 @@ pub(super) fn check_caps(scenario: &Scenario, scheduler: &dyn Scheduler) -> Resu
     let Some(cap) = cap.filter(|_| !scheduler.keeps_caps()) else { return Ok(()) };
     let name = scheduler.name();
     let what =
-        format!("cap: scheduler {name} keeps none; leave it out, or use credit or sync-aware");
+        format!("cap: scheduler {name} has no caps; leave it out, or use credit or sync-aware");
     Err(Fault::at(cap.span(), what))
 }
 

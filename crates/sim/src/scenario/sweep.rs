@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unclear_unknown_or_too_much_is_told_before_anything_runs() {
+    fn unclear_or_excessive_sweeps_are_refused_before_any_run() {
         for (axes, said) in [
             (
                 vec!["weight=1"],

@@ -5,7 +5,7 @@
 //! comparison.
 
 use super::cfs::{Cfs, CfsTuning, Choice};
-use crate::desk::Desk;
+use crate::context::SchedContext;
 use instep_check::mask::Mask;
 
 /// The scheduler, with CFS's numbers.
@@ -15,18 +15,18 @@ pub fn new(rules: CfsTuning) -> Cfs {
 
 /// Binds every vCPU to one of the CPUs it may use: fewest siblings first, then fewest tasks, then in
 /// the order in which an idle host is filled.
-pub(super) fn bind(desk: &mut Desk) {
-    let (cpus, order) = (desk.host.cpus(), desk.host.spread());
+pub(super) fn bind(ctx: &mut SchedContext) {
+    let (cpus, order) = (ctx.host.cpus(), ctx.host.spread());
     let mut rank = vec![0; cpus];
     order.iter().enumerate().for_each(|(at, cpu)| rank[*cpu] = at);
     let mut tasks = vec![0u32; cpus];
-    for vm in 0..desk.vms.len() {
-        if desk.vms[vm].hidden {
+    for vm in 0..ctx.vms.len() {
+        if ctx.vms[vm].hidden {
             continue;
         }
         let mut siblings = vec![0u32; cpus];
-        for task in desk.vms[vm].tasks() {
-            let this = &mut desk.tasks[task.ix()];
+        for task in ctx.vms[vm].tasks() {
+            let this = &mut ctx.tasks[task.ix()];
             let key = |cpu: &usize| (siblings[*cpu], tasks[*cpu], rank[*cpu]);
             let Some(cpu) = this.allowed.iter().min_by_key(key) else { continue };
             siblings[cpu] += 1;
@@ -40,13 +40,13 @@ pub(super) fn bind(desk: &mut Desk) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::desk;
+    use crate::testing::ctx;
 
     #[test]
     fn vcpus_are_bound_and_the_hosts_own_threads_are_not() {
-        let mut desk = desk(4, &[4]);
-        bind(&mut desk);
-        let bound: Vec<u32> = desk.tasks.iter().map(|task| task.allowed.count()).collect();
+        let mut ctx = ctx(4, &[4]);
+        bind(&mut ctx);
+        let bound: Vec<u32> = ctx.tasks.iter().map(|task| task.allowed.count()).collect();
         // The vCPUs; the threads that are the CPUs' own; the one that roams.
         assert_eq!(bound, [1, 1, 1, 1, 1, 1, 1, 1, 4]);
     }

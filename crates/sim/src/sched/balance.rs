@@ -14,24 +14,24 @@ pub fn new(rules: CfsTuning) -> Cfs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::desk::{TaskId, Waker};
+    use crate::context::{TaskId, Waker};
     use crate::sched::Scheduler as _;
-    use crate::testing::desk;
+    use crate::testing::ctx;
 
     #[test]
-    fn a_woken_vcpu_goes_where_no_sibling_is_and_then_where_the_fewest_are() {
+    fn woken_vcpu_goes_to_the_cpu_with_the_fewest_siblings() {
         // Two VMs of three vCPUs on two CPUs.
-        let mut desk = desk(2, &[3, 3]);
+        let mut ctx = ctx(2, &[3, 3]);
         let mut balance = new(CfsTuning::default());
-        balance.start(&mut desk);
+        balance.start(&mut ctx);
         let mut wake = |task: u32| {
             let task = TaskId(task);
-            desk.ready(task);
+            ctx.ready(task);
             // All were on CPU 0 last.
-            desk.assign(task, 0);
-            balance.wake(&mut desk, task, Waker::Timer);
-            desk.count(task);
-            desk.task(task).cpu
+            ctx.assign(task, 0);
+            balance.wake(&mut ctx, task, Waker::Timer);
+            ctx.count(task);
+            ctx.task(task).cpu
         };
         let first = wake(0);
         let second = wake(1);
@@ -39,7 +39,7 @@ mod tests {
         let other = wake(3);
         assert_ne!(wake(4), other, "so are those of the other VM");
         wake(2);
-        let most = (0..2).map(|cpu| desk.siblings_on(0, cpu)).max();
+        let most = (0..2).map(|cpu| ctx.siblings_on(0, cpu)).max();
         assert_eq!(most, Some(2), "three siblings on two CPUs: two and one");
     }
 }

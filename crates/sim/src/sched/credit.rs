@@ -35,7 +35,7 @@ mod rules;
 mod tests;
 
 use super::{Pick, Scheduler, Standing};
-use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use crate::context::{SchedContext, StopReason, TaskId, TaskState, Waker};
 use crate::params::XenRelease;
 use instep_check::mask::Mask;
 use instep_check::{Promises, Share};
@@ -178,26 +178,26 @@ impl Credit {
     }
 
     /// By how much a timer is late this time.
-    fn late(&self, desk: &mut Desk) -> u64 {
-        let usual = if desk.xen == XenRelease::V4_1_3 { MS / 20 } else { 0 };
+    fn late(&self, ctx: &mut SchedContext) -> u64 {
+        let usual = if ctx.xen == XenRelease::V4_1_3 { MS / 20 } else { 0 };
         match self.rules.slop.unwrap_or(usual) {
             0 => 0,
-            slop => desk.rng.below(slop),
+            slop => ctx.rng.below(slop),
         }
     }
 
     /// `task` runs on `cpu` for so many nanoseconds, and as long as the timer is late.
-    fn until(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, slice: u64) -> Pick {
-        self.pcpus[cpu].slice_end = desk.now + slice;
-        Pick { task, slice: slice + self.late(desk) }
+    fn until(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, slice: u64) -> Pick {
+        self.pcpus[cpu].slice_end = ctx.now + slice;
+        Pick { task, slice: slice + self.late(ctx) }
     }
 
     /// `csched_acct`, with its timer.
-    fn account_and_arm(&mut self, desk: &mut Desk) {
-        self.account(desk);
-        self.account_at = desk.now + self.rules.slice;
-        let at = self.account_at + self.late(desk);
-        desk.arm(0, at);
+    fn account_and_arm(&mut self, ctx: &mut SchedContext) {
+        self.account(ctx);
+        self.account_at = ctx.now + self.rules.slice;
+        let at = self.account_at + self.late(ctx);
+        ctx.arm(0, at);
     }
 
     /// Whether timers are late by milliseconds ([`CreditTuning::slop`]).
@@ -205,26 +205,26 @@ impl Credit {
         self.rules.slop.unwrap_or(0) > 0
     }
 
-    fn account_if_due(&mut self, desk: &mut Desk, cpu: usize) {
-        if self.is_late() && cpu == MASTER && self.account_at <= desk.now {
-            self.account_and_arm(desk);
+    fn account_if_due(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        if self.is_late() && cpu == MASTER && self.account_at <= ctx.now {
+            self.account_and_arm(ctx);
         }
     }
 
     /// A late timer of `cpu` fired: others of it may be due by now, and are handled with it (`timer_softirq_action`,
     /// xen/common/timer.c). So a slice and an accounting that end within that time end together from then on.
-    fn handle_due(&mut self, desk: &mut Desk, cpu: usize) {
-        self.account_if_due(desk, cpu);
-        let is_over = self.pcpus[cpu].current.is_some() && self.pcpus[cpu].slice_end <= desk.now;
+    fn handle_due(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        self.account_if_due(ctx, cpu);
+        let is_over = self.pcpus[cpu].current.is_some() && self.pcpus[cpu].slice_end <= ctx.now;
         if self.is_late() && is_over {
-            desk.resched(cpu);
+            ctx.resched(cpu);
         }
     }
 
     /// `__runq_insert`: after those of its priority; one that yields lets one more pass.
-    fn insert(&mut self, desk: &Desk, task: TaskId) {
+    fn insert(&mut self, ctx: &SchedContext, task: TaskId) {
         let pri = self.svcs[task.ix()].pri;
-        let cpu = desk.task(task).cpu;
+        let cpu = ctx.task(task).cpu;
         let queue = &self.pcpus[cpu].queue;
         let mut at =
             queue.iter().position(|other| self.svcs[other.ix()].pri < pri).unwrap_or(queue.len());
@@ -252,34 +252,34 @@ impl Credit {
     }
 
     /// `csched_vcpu_wake`, on CPU `here`.
-    fn enqueue_woken(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
+    fn enqueue_woken(&mut self, ctx: &mut SchedContext, task: TaskId, here: usize) {
         let svc = &mut self.svcs[task.ix()];
         let moved = std::mem::take(&mut svc.moved);
         if svc.pri == Pri::Under && !svc.parked && !moved {
             svc.pri = Pri::Boost;
         }
-        self.insert(desk, task);
-        self.tickle(desk, task, here);
+        self.insert(ctx, task);
+        self.tickle(ctx, task, here);
     }
 
     /// `vcpu_migrate` (xen/common/schedule.c) of a vCPU that is in no queue and does not run.
-    fn migrate(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
-        let to = self.cpu_pick(desk, task, true);
-        desk.assign(task, to);
+    fn migrate(&mut self, ctx: &mut SchedContext, task: TaskId, here: usize) {
+        let to = self.cpu_pick(ctx, task, true);
+        ctx.assign(task, to);
         if !self.svcs[task.ix()].parked {
-            self.enqueue_woken(desk, task, here);
+            self.enqueue_woken(ctx, task, here);
         }
     }
 
     /// `cpu` runs this vCPU from now on, or nobody.
-    fn switch(&mut self, desk: &Desk, cpu: usize, next: Option<TaskId>) {
+    fn switch(&mut self, ctx: &SchedContext, cpu: usize, next: Option<TaskId>) {
         let before = std::mem::replace(&mut self.pcpus[cpu].current, next);
         match next {
             None => self.idlers.set(cpu),
             Some(task) => {
                 self.idlers.clear(cpu);
                 if before != next {
-                    self.svcs[task.ix()].entered = desk.now;
+                    self.svcs[task.ix()].entered = ctx.now;
                 }
             }
         }
@@ -307,22 +307,22 @@ impl Credit {
 
     /// Queues a vCPU as OVER, with so many credits.
     #[cfg(test)]
-    pub(super) fn queue_over(&mut self, desk: &Desk, task: TaskId, credit: i64) {
+    pub(super) fn queue_over(&mut self, ctx: &SchedContext, task: TaskId, credit: i64) {
         let svc = &mut self.svcs[task.ix()];
         (svc.pri, svc.credit) = (Pri::Over, credit);
-        self.insert(desk, task);
+        self.insert(ctx, task);
     }
 
     /// Gives a queued vCPU a higher priority and its new place; false if it has it already or is
     /// not queued.
-    pub(super) fn raise(&mut self, desk: &mut Desk, task: TaskId, pri: Pri) -> bool {
-        let cpu = desk.task(task).cpu;
+    pub(super) fn raise(&mut self, ctx: &mut SchedContext, task: TaskId, pri: Pri) -> bool {
+        let cpu = ctx.task(task).cpu;
         if self.svcs[task.ix()].pri >= pri || !self.unqueue(cpu, task) {
             return false;
         }
         self.svcs[task.ix()].pri = pri;
-        self.insert(desk, task);
-        self.tickle(desk, task, cpu);
+        self.insert(ctx, task);
+        self.tickle(ctx, task, cpu);
         true
     }
 }
@@ -332,8 +332,8 @@ impl Scheduler for Credit {
         "credit"
     }
 
-    fn start(&mut self, desk: &mut Desk) {
-        let cpus = desk.host.cpus();
+    fn start(&mut self, ctx: &mut SchedContext) {
+        let cpus = ctx.host.cpus();
         let svc = Svc {
             pri: Pri::Under,
             credit: 0,
@@ -356,105 +356,105 @@ impl Scheduler for Credit {
             leaving: None,
             slice_end: u64::MAX,
         };
-        self.svcs = vec![svc; desk.tasks.len()];
+        self.svcs = vec![svc; ctx.tasks.len()];
         self.pcpus = vec![pcpu; cpus];
-        self.counts = vec![0; desk.vms.len()];
-        self.active = Vec::with_capacity(desk.vms.len());
+        self.counts = vec![0; ctx.vms.len()];
+        self.active = Vec::with_capacity(ctx.vms.len());
         (self.all, self.idlers) = (Mask::all(cpus), Mask::all(cpus));
         (self.waiting, self.cpus, self.near) =
             (Mask::none(cpus), Mask::none(cpus), Mask::none(cpus));
-        self.prefers = desk.tasks.iter().any(|task| self.has_node_affinity(task));
-        self.stolen = desk.host.nodes.iter().map(|node| node.first().unwrap_or(0)).collect();
-        let begins = match desk.xen {
+        self.prefers = ctx.tasks.iter().any(|task| self.has_node_affinity(task));
+        self.stolen = ctx.host.nodes.iter().map(|node| node.first().unwrap_or(0)).collect();
+        let begins = match ctx.xen {
             XenRelease::V4_1_3 | XenRelease::V4_4_1 => 0,
             // Ticks come together there. Where accounting lies between them is a matter of when Xen booted.
-            XenRelease::V4_17 => desk.rng.below(self.tick_period()),
+            XenRelease::V4_17 => ctx.rng.below(self.tick_period()),
         };
         self.account_at = self.rules.slice + begins;
-        desk.arm(0, self.account_at);
+        ctx.arm(0, self.account_at);
     }
 
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, by: Waker) {
         let here = match by {
-            Waker::Sibling(sender) => desk.task(sender).cpu,
-            Waker::Start | Waker::Timer | Waker::Io => desk.task(task).cpu,
+            Waker::Sibling(sender) => ctx.task(sender).cpu,
+            Waker::Start | Waker::Timer | Waker::Io => ctx.task(task).cpu,
         };
-        if by == Waker::Start && desk.xen >= XenRelease::V4_17 {
+        if by == Waker::Start && ctx.xen >= XenRelease::V4_17 {
             // `csched_unit_insert`.
-            let to = self.cpu_pick(desk, task, true);
-            desk.assign(task, to);
+            let to = self.cpu_pick(ctx, task, true);
+            ctx.assign(task, to);
         }
         if !self.svcs[task.ix()].parked {
-            self.enqueue_woken(desk, task, here);
+            self.enqueue_woken(ctx, task, here);
         }
     }
 
-    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
-        self.burn(desk, task);
+    fn block(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId) {
+        self.burn(ctx, task);
         self.pcpus[cpu].current = None;
         let svc = &mut self.svcs[task.ix()];
         svc.yielded = false;
         if std::mem::take(&mut svc.migrating) {
-            let to = self.cpu_pick(desk, task, true);
-            desk.assign(task, to);
+            let to = self.cpu_pick(ctx, task, true);
+            ctx.assign(task, to);
         }
     }
 
     /// `csched_schedule` up to `__runq_insert`.
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
-        if why == Put::SliceEnd {
-            self.account_if_due(desk, cpu);
+    fn put(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: StopReason) {
+        if why == StopReason::SliceEnd {
+            self.account_if_due(ctx, cpu);
             // It chooses now, whatever the accounting asks for.
-            desk.pending.clear(cpu);
+            ctx.pending.clear(cpu);
         }
-        self.burn(desk, task);
+        self.burn(ctx, task);
         let svc = &mut self.svcs[task.ix()];
-        svc.yielded |= matches!(why, Put::Yield(_));
-        let passes = svc.yielded && desk.xen >= XenRelease::V4_17;
+        svc.yielded |= matches!(why, StopReason::Yield(_));
+        let passes = svc.yielded && ctx.xen >= XenRelease::V4_17;
         if std::mem::take(&mut svc.migrating) {
             // Not runnable until it has moved, so that neither queue nor rate limit hold it.
             svc.yielded = false;
             self.pcpus[cpu].leaving = Some(task);
         } else if svc.parked {
             svc.yielded = false;
-        } else if desk.now - svc.entered < self.rules.ratelimit && !passes {
+        } else if ctx.now - svc.entered < self.rules.ratelimit && !passes {
             self.pcpus[cpu].kept = Some(task);
         } else {
-            self.insert(desk, task);
+            self.insert(ctx, task);
         }
     }
 
     /// `csched_schedule` from there on, and `context_saved` for a vCPU that leaves.
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick> {
         if let Some(task) = self.pcpus[cpu].kept.take() {
             let whole = self.rules.ratelimit;
-            let slice = match (desk.xen, desk.now - self.svcs[task.ix()].entered) {
+            let slice = match (ctx.xen, ctx.now - self.svcs[task.ix()].entered) {
                 (XenRelease::V4_17, ran) if ran < MIN_TIMER => MIN_TIMER,
                 (XenRelease::V4_17, ran) => whole - ran,
                 _ => whole,
             };
-            return Some(self.until(desk, cpu, task, slice));
+            return Some(self.until(ctx, cpu, task, slice));
         }
         let pri = self.pri(self.pcpus[cpu].queue.first().copied());
         let next = match pri > Pri::Over {
             true => self.take_first(cpu),
-            false => self.steal(desk, cpu, pri).or_else(|| self.take_first(cpu)),
+            false => self.steal(ctx, cpu, pri).or_else(|| self.take_first(cpu)),
         };
-        self.switch(desk, cpu, next);
+        self.switch(ctx, cpu, next);
         if let Some(task) = self.pcpus[cpu].leaving.take() {
-            self.migrate(desk, task, cpu);
+            self.migrate(ctx, task, cpu);
         }
         let slice = self.rules.slice;
-        next.map(|task| self.until(desk, cpu, task, slice))
+        next.map(|task| self.until(ctx, cpu, task, slice))
     }
 
     /// `csched_tick`.
-    fn tick(&mut self, desk: &mut Desk, cpu: usize) {
-        if let Some(task) = desk.current(cpu) {
-            self.account_running(desk, cpu, task);
+    fn tick(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        if let Some(task) = ctx.current(cpu) {
+            self.account_running(ctx, cpu, task);
         }
         self.sort_queue(cpu);
-        self.handle_due(desk, cpu);
+        self.handle_due(ctx, cpu);
     }
 
     fn tick_period(&self) -> u64 {
@@ -463,45 +463,45 @@ impl Scheduler for Credit {
 
     /// Each CPU's ticker is armed when the CPU comes up, and again when a tick is handled: those of busy
     /// CPUs do not come together. In 4.17 they do, as a CPU that leaves idleness begins with the next whole period.
-    fn first_tick(&self, desk: &mut Desk) -> u64 {
-        match desk.xen {
-            XenRelease::V4_1_3 | XenRelease::V4_4_1 => 1 + desk.rng.below(self.tick_period()),
+    fn first_tick(&self, ctx: &mut SchedContext) -> u64 {
+        match ctx.xen {
+            XenRelease::V4_1_3 | XenRelease::V4_4_1 => 1 + ctx.rng.below(self.tick_period()),
             XenRelease::V4_17 => self.tick_period(),
         }
     }
 
-    fn next_tick(&self, desk: &mut Desk) -> u64 {
-        self.tick_period() + self.late(desk)
+    fn next_tick(&self, ctx: &mut SchedContext) -> u64 {
+        self.tick_period() + self.late(ctx)
     }
 
     fn quantum(&self, _cpus: usize) -> u64 {
         self.rules.slice
     }
 
-    fn timer(&mut self, desk: &mut Desk, _id: u32) {
-        self.account_and_arm(desk);
-        self.handle_due(desk, MASTER);
+    fn timer(&mut self, ctx: &mut SchedContext, _id: u32) {
+        self.account_and_arm(ctx);
+        self.handle_due(ctx, MASTER);
     }
 
     /// `vcpu_set_affinity`: a vCPU moves only if it may not stay; in 4.17 it always looks for a CPU.
-    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
-        self.prefers |= self.has_node_affinity(desk.task(task));
-        let (state, cpu) = (desk.task(task).state, desk.task(task).cpu);
-        if desk.task(task).allowed.has(cpu) && desk.xen < XenRelease::V4_17 {
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        self.prefers |= self.has_node_affinity(ctx.task(task));
+        let (state, cpu) = (ctx.task(task).state, ctx.task(task).cpu);
+        if ctx.task(task).allowed.has(cpu) && ctx.xen < XenRelease::V4_17 {
             return;
         }
         match state {
             TaskState::Running => {
                 self.svcs[task.ix()].migrating = true;
-                desk.resched(cpu);
+                ctx.resched(cpu);
             }
             TaskState::Queued => {
                 self.unqueue(cpu, task);
-                self.migrate(desk, task, cpu);
+                self.migrate(ctx, task, cpu);
             }
             TaskState::Blocked => {
-                let to = self.cpu_pick(desk, task, true);
-                desk.assign(task, to);
+                let to = self.cpu_pick(ctx, task, true);
+                ctx.assign(task, to);
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Instep's own scheduler: bpf/'s C as the kernel runs it, compiled natively, on `instep-scx`'s
-//! sched_ext. Here only the two hosts are made to agree: the desk's tasks and CPUs, and the kernel's.
+//! sched_ext. Here only the two hosts are made to agree: the simulated tasks and CPUs, and the kernel's.
 //!
 //! Ticks come every 4 ms (HZ 250), slices end at ticks, as under sched_ext. Tasks that belong to no VM
 //! are the host's; those of them that are bound to a CPU are kernel threads. Times that calls of the
@@ -8,7 +8,7 @@
 mod agent;
 
 use super::{Pick, Scheduler, Tuner};
-use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use crate::context::{SchedContext, StopReason, TaskId, TaskState, Waker};
 use crate::host::Host;
 use instep_abi::WITHOUT;
 use instep_check::mask::Mask;
@@ -35,7 +35,7 @@ impl Default for InstepTuning {
     }
 }
 
-/// The desk's timer of user space; 0 is the scheduler's own.
+/// The timer of user space; 0 is the scheduler's own.
 const AGENT: u32 = 1;
 
 /// For how long the kernel has been up when a run begins: an hour, nanoseconds. To the scheduler whoever
@@ -80,14 +80,14 @@ pub struct Instep {
 }
 
 /// The cgroups and what lies in each, as the kernel has it before the scheduler comes.
-fn put_into_cgroups(native: &mut Native, desk: &Desk) {
-    for (own, number) in desk.cgroups.iter().zip(1..) {
+fn put_into_cgroups(native: &mut Native, ctx: &SchedContext) {
+    for (own, number) in ctx.cgroups.iter().zip(1..) {
         let shares = u64::from(own.weight) * Cgroup::SHARES / 100;
         let shares = if own.idle { Cgroup::IDLE_SHARES } else { shares };
         native.set_cgroup(number, &Cgroup { above: own.above, shares, limit: own.limit });
     }
-    for (task, this) in desk.tasks.iter().enumerate() {
-        native.put_into(task, desk.vms[this.vm].cgroup);
+    for (task, this) in ctx.tasks.iter().enumerate() {
+        native.put_into(task, ctx.vms[this.vm].cgroup);
     }
 }
 
@@ -110,32 +110,36 @@ impl Instep {
     }
 
     /// Calls the kernel, and takes over what came of it.
-    fn call<R>(&mut self, desk: &mut Desk, call: impl FnOnce(&mut Native, u64) -> R) -> Option<R> {
+    fn call<R>(
+        &mut self,
+        ctx: &mut SchedContext,
+        call: impl FnOnce(&mut Native, u64) -> R,
+    ) -> Option<R> {
         let native = self.native.as_mut()?;
-        let result = call(native, UPTIME + desk.now);
+        let result = call(native, UPTIME + ctx.now);
         while let Some((task, cpu)) = native.take_moved() {
             let task = TaskId(task as u32);
-            if desk.task(task).state != TaskState::Running {
-                desk.assign(task, cpu);
+            if ctx.task(task).state != TaskState::Running {
+                ctx.assign(task, cpu);
             }
         }
         while let Some(cpu) = native.kernel().take_resched() {
-            desk.resched(cpu);
+            ctx.resched(cpu);
         }
         let alarm = native.kernel().next_timer().map(|at| at.saturating_sub(UPTIME));
         if alarm != self.alarm {
             self.alarm = alarm;
             match alarm {
-                Some(at) => desk.arm(0, at.max(desk.now)),
-                None => desk.disarm(0),
+                Some(at) => ctx.arm(0, at.max(ctx.now)),
+                None => ctx.disarm(0),
             }
         }
         Some(result)
     }
 
-    fn set_affinity(&mut self, desk: &mut Desk, task: TaskId) {
-        let allowed = cpu_mask(&desk.task(task).allowed);
-        self.call(desk, |native, now| native.kernel().set_affinity(task.ix(), &allowed, now));
+    fn set_affinity(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        let allowed = cpu_mask(&ctx.task(task).allowed);
+        self.call(ctx, |native, now| native.kernel().set_affinity(task.ix(), &allowed, now));
     }
 }
 
@@ -161,23 +165,23 @@ impl Scheduler for Instep {
         Ok(())
     }
 
-    fn start(&mut self, desk: &mut Desk) {
-        let host = &desk.host;
+    fn start(&mut self, ctx: &mut SchedContext) {
+        let host = &ctx.host;
         let machine = Machine {
             core: host.core.iter().map(|core| host.cores[*core].iter().collect()).collect(),
             node: host.node.iter().map(|node| *node as i32).collect(),
         };
-        let task = |task: &crate::desk::Task| TaskSetup {
+        let task = |task: &crate::context::Task| TaskSetup {
             allowed: cpu_mask(&task.allowed),
             cpu: task.cpu,
-            flags: match desk.vms[task.vm].hidden && task.allowed.count() == 1 {
+            flags: match ctx.vms[task.vm].hidden && task.allowed.count() == 1 {
                 true => PF_KTHREAD,
                 false => 0,
             },
         };
-        let tasks: Vec<TaskSetup> = desk.tasks.iter().map(task).collect();
-        let shown = desk.vms.iter().filter(|vm| vm.is_vm());
-        let vm = |vm: &crate::desk::VmTasks| NativeVm {
+        let tasks: Vec<TaskSetup> = ctx.tasks.iter().map(task).collect();
+        let shown = ctx.vms.iter().filter(|vm| vm.is_vm());
+        let vm = |vm: &crate::context::VmTasks| NativeVm {
             weight: vm.weight,
             own: vm.own,
             first: vm.first as usize,
@@ -185,60 +189,60 @@ impl Scheduler for Instep {
             later: !vm.is_there,
         };
         let vms: Vec<NativeVm> = shown.map(vm).collect();
-        let seed = desk.rng.draw();
+        let seed = ctx.rng.draw();
         let settings = &self.rules.settings;
         let native =
             Native::prepare(machine, &host.lanes, &tasks, &vms, settings, seed, Release::V7_2);
         let mut native = native.expect("the plan was checked for room");
-        put_into_cgroups(&mut native, desk);
+        put_into_cgroups(&mut native, ctx);
         native.load().expect("nothing speaks against it");
         self.native = Some(native);
-        self.there = desk.tasks.iter().map(|task| desk.vms[task.vm].is_there).collect();
-        self.leaving = vec![false; desk.tasks.len()];
-        if !desk.cgroups.is_empty() || desk.has_changes {
-            self.agent = Some(agent::Agent::new(desk));
-            desk.arm(AGENT, 0);
+        self.there = ctx.tasks.iter().map(|task| ctx.vms[task.vm].is_there).collect();
+        self.leaving = vec![false; ctx.tasks.len()];
+        if !ctx.cgroups.is_empty() || ctx.has_changes {
+            self.agent = Some(agent::Agent::new(ctx));
+            ctx.arm(AGENT, 0);
         }
         for (vm, home) in std::mem::take(&mut self.homes).into_iter().enumerate() {
             self.set_home(vm, home);
         }
-        self.call(desk, |_, _| ());
+        self.call(ctx, |_, _| ());
     }
 
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
-        let own = desk.task(task).cpu;
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, by: Waker) {
+        let own = ctx.task(task).cpu;
         let by = match by {
-            Waker::Sibling(waker) if desk.task(waker).state == TaskState::Running => {
-                By::Task(desk.task(waker).cpu)
+            Waker::Sibling(waker) if ctx.task(waker).state == TaskState::Running => {
+                By::Task(ctx.task(waker).cpu)
             }
             Waker::Timer => By::Interrupt(own),
             Waker::Sibling(_) | Waker::Start | Waker::Io => By::Other(own),
         };
         if !std::mem::replace(&mut self.there[task.ix()], true) {
-            self.call(desk, |native, now| native.fork(task.ix(), own, now));
+            self.call(ctx, |native, now| native.fork(task.ix(), own, now));
             return;
         }
-        self.call(desk, |native, now| native.kernel().wake(task.ix(), by, now));
+        self.call(ctx, |native, now| native.kernel().wake(task.ix(), by, now));
     }
 
-    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
-        self.call(desk, |native, now| native.kernel().block(cpu, now));
+    fn block(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId) {
+        self.call(ctx, |native, now| native.kernel().block(cpu, now));
         if std::mem::take(&mut self.leaving[task.ix()]) {
-            self.set_affinity(desk, task);
+            self.set_affinity(ctx, task);
         }
     }
 
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+    fn put(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: StopReason) {
         if std::mem::take(&mut self.leaving[task.ix()]) {
-            self.set_affinity(desk, task);
-        } else if let Put::Yield(Some(to)) = why {
+            self.set_affinity(ctx, task);
+        } else if let StopReason::Yield(Some(to)) = why {
             // Without anybody to yield to KVM enters the guest again (kvm_vcpu_on_spin).
-            self.call(desk, |native, now| native.kernel().yield_to(cpu, Some(to.ix()), now));
+            self.call(ctx, |native, now| native.kernel().yield_to(cpu, Some(to.ix()), now));
         }
     }
 
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        let task = self.call(desk, |native, now| {
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick> {
+        let task = self.call(ctx, |native, now| {
             native.kernel().schedule(cpu, now);
             native.current(cpu)
         });
@@ -246,8 +250,8 @@ impl Scheduler for Instep {
         Some(Pick { task, slice: u64::MAX })
     }
 
-    fn tick(&mut self, desk: &mut Desk, cpu: usize) {
-        self.call(desk, |native, now| native.kernel().tick(cpu, now));
+    fn tick(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        self.call(ctx, |native, now| native.kernel().tick(cpu, now));
     }
 
     fn tick_period(&self) -> u64 {
@@ -262,32 +266,32 @@ impl Scheduler for Instep {
         true
     }
 
-    fn ends(&mut self, desk: &mut Desk, task: TaskId) {
+    fn ends(&mut self, ctx: &mut SchedContext, task: TaskId) {
         if std::mem::take(&mut self.there[task.ix()]) {
-            self.call(desk, |native, now| native.kernel().exit(task.ix(), now));
+            self.call(ctx, |native, now| native.kernel().exit(task.ix(), now));
         }
     }
 
-    fn timer(&mut self, desk: &mut Desk, id: u32) {
+    fn timer(&mut self, ctx: &mut SchedContext, id: u32) {
         if id == AGENT {
             if let Some((agent, native)) = self.agent.as_mut().zip(self.native.as_mut()) {
-                agent.update_weights(native, desk, &self.there);
+                agent.update_weights(native, ctx, &self.there);
             }
-            desk.arm(AGENT, desk.now + agent::LOOK);
+            ctx.arm(AGENT, ctx.now + agent::LOOK);
             return;
         }
         self.alarm = None;
-        self.call(desk, |native, now| while native.kernel().fire_timer(0, now) {});
+        self.call(ctx, |native, now| while native.kernel().fire_timer(0, now) {});
     }
 
-    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
-        let this = desk.task(task);
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        let this = ctx.task(task);
         let cpu = this.cpu;
         if this.state == TaskState::Running && !this.allowed.has(cpu) {
             self.leaving[task.ix()] = true;
-            desk.resched(cpu);
+            ctx.resched(cpu);
         } else {
-            self.set_affinity(desk, task);
+            self.set_affinity(ctx, task);
         }
     }
 

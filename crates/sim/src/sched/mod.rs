@@ -17,7 +17,7 @@ pub mod relaxed;
 pub mod strict;
 pub mod sync_aware;
 
-use crate::desk::{Desk, Put, TaskId, Waker};
+use crate::context::{SchedContext, StopReason, TaskId, Waker};
 use crate::host::Host;
 use instep_check::Promises;
 use std::collections::BTreeMap;
@@ -49,36 +49,36 @@ pub trait Scheduler: fmt::Debug + Send {
     fn name(&self) -> &'static str;
 
     /// Called once; all tasks are blocked. May arm timers and narrow affinities.
-    fn start(&mut self, desk: &mut Desk);
+    fn start(&mut self, ctx: &mut SchedContext);
 
-    /// A blocked task became runnable: choose its CPU ([`Desk::assign`]), put it into a queue, ask
-    /// for CPUs to choose again ([`Desk::resched`]). Its state is `Queued` already.
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker);
+    /// A blocked task became runnable: choose its CPU ([`SchedContext::assign`]), put it into a queue, ask
+    /// for CPUs to choose again ([`SchedContext::resched`]). Its state is `Queued` already.
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, by: Waker);
 
     /// The task that ran on `cpu` blocks. It is charged up to now and `Blocked` already.
-    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId);
+    fn block(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId);
 
     /// The task that ran on `cpu` is runnable still: put it back into a queue. It is charged up to
     /// now and `Queued` already. [`Scheduler::pick`] follows at once.
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put);
+    fn put(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: StopReason);
 
     /// What shall run on `cpu`: a queued task, which leaves its queue and is assigned to `cpu`.
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick>;
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick>;
 
     /// The CPU's clock tick.
-    fn tick(&mut self, desk: &mut Desk, cpu: usize);
+    fn tick(&mut self, ctx: &mut SchedContext, cpu: usize);
 
     /// Nanoseconds between two ticks of a CPU.
     fn tick_period(&self) -> u64;
 
     /// When a CPU's first tick comes, nanoseconds. Those of all CPUs come together, as in Linux without
     /// `skew_tick`, unless a scheduler says otherwise.
-    fn first_tick(&self, _desk: &mut Desk) -> u64 {
+    fn first_tick(&self, _ctx: &mut SchedContext) -> u64 {
         self.tick_period()
     }
 
     /// Nanoseconds from a CPU's tick to its next one.
-    fn next_tick(&self, _desk: &mut Desk) -> u64 {
+    fn next_tick(&self, _ctx: &mut SchedContext) -> u64 {
         self.tick_period()
     }
 
@@ -89,18 +89,18 @@ pub trait Scheduler: fmt::Debug + Send {
         3_000_000
     }
 
-    /// A timer that was armed with [`Desk::arm`] is due.
-    fn timer(&mut self, _desk: &mut Desk, _id: u32) {}
+    /// A timer that was armed with [`SchedContext::arm`] is due.
+    fn timer(&mut self, _ctx: &mut SchedContext, _id: u32) {}
 
-    /// Placement changed what a task may or should use, which is in [`Desk`] already. It may be
+    /// Placement changed what a task may or should use, which is in [`SchedContext`] already. It may be
     /// running or queued where it may not be any more.
-    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId);
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, task: TaskId);
 
     /// The thread of a vCPU began to wait for siblings (futex_wait), seen from outside the guest.
-    fn sync_wait(&mut self, _desk: &mut Desk, _task: TaskId) {}
+    fn sync_wait(&mut self, _ctx: &mut SchedContext, _task: TaskId) {}
 
     /// A vCPU of this VM woke its siblings (futex_wake).
-    fn sync_wake(&mut self, _desk: &mut Desk, _vm: usize) {}
+    fn sync_wake(&mut self, _ctx: &mut SchedContext, _vm: usize) {}
 
     /// Whether it has room for this host and for VMs of so many vCPUs.
     ///
@@ -110,12 +110,12 @@ pub trait Scheduler: fmt::Debug + Send {
         Ok(())
     }
 
-    /// Whether cgroups lie within others, and have quotas and idle classes ([`Desk::cgroups`]).
+    /// Whether cgroups lie within others, and have quotas and idle classes ([`SchedContext::cgroups`]).
     fn keeps_cgroups(&self) -> bool {
         false
     }
 
-    /// Whether VMs have caps ([`VmTasks::cap`](crate::desk::VmTasks::cap)).
+    /// Whether VMs have caps ([`VmTasks::cap`](crate::context::VmTasks::cap)).
     fn keeps_caps(&self) -> bool {
         false
     }
@@ -126,7 +126,7 @@ pub trait Scheduler: fmt::Debug + Send {
     }
 
     /// A blocked task of a VM that is gone has ended.
-    fn ends(&mut self, _desk: &mut Desk, _task: TaskId) {}
+    fn ends(&mut self, _ctx: &mut SchedContext, _task: TaskId) {}
 
     /// Placement says on which node, an index, a VM is at home; on none with `None`.
     fn set_home(&mut self, _vm: usize, _node: Option<u32>) {}
@@ -247,7 +247,7 @@ impl Tuner<'_> {
         }
         let Some((name, _)) = self.left.first_key_value() else { return Ok(()) };
         let known = self.known.join(", ");
-        Err(format!("tuning: {} knows no {name}; known are: {known}", self.scheduler))
+        Err(format!("tuning: {} has no {name}; known are: {known}", self.scheduler))
     }
 }
 

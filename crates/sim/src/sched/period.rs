@@ -1,6 +1,6 @@
 //! CPU time by allocation periods (systems.md, 5): in every period each vCPU has a slice of its own
 //! CPU; what is not used expires. Slices of a VM are equal, or in proportion to
-//! [`Task::part`](crate::desk::Task::part), which is the host's way to match allocation to work.
+//! [`Task::part`](crate::context::Task::part), which is the host's way to match allocation to work.
 //!
 //! A VM's part of the period is its weight by all weights, of one CPU for each vCPU. A vCPU with time
 //! left runs before those without, of equals the vCPU of the VM that was named first. A vCPU without runs
@@ -8,7 +8,7 @@
 //! i modulo the number it may use. The model behind longer periods and matched slices, in its pure form: no load balancing, no wake-up rules.
 
 use super::{Pick, Scheduler};
-use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use crate::context::{SchedContext, StopReason, TaskId, TaskState, Waker};
 use instep_check::Promises;
 
 /// The rules' numbers.
@@ -44,45 +44,45 @@ impl Period {
         Self { rules, slices: Vec::new(), begun: Vec::new(), of: Vec::new(), cpu: Vec::new() }
     }
 
-    fn left(&self, desk: &Desk, task: TaskId) -> u64 {
-        self.slices[task.ix()].saturating_sub(desk.ran(task) - self.begun[task.ix()])
+    fn left(&self, ctx: &SchedContext, task: TaskId) -> u64 {
+        self.slices[task.ix()].saturating_sub(ctx.ran(task) - self.begun[task.ix()])
     }
 
-    fn share_out(&mut self, desk: &Desk) {
-        let shown = desk.vms.iter().filter(|vm| !vm.hidden);
+    fn share_out(&mut self, ctx: &SchedContext) {
+        let shown = ctx.vms.iter().filter(|vm| !vm.hidden);
         let weights: u64 = shown.map(|vm| u64::from(vm.weight)).sum();
-        for vm in &desk.vms {
+        for vm in &ctx.vms {
             if vm.hidden {
                 // The host's own threads are no VM: they do not share, and go first.
                 vm.tasks().for_each(|task| self.slices[task.ix()] = self.rules.period);
                 continue;
             }
-            let parts: u64 = vm.tasks().map(|task| u64::from(desk.task(task).part)).sum();
+            let parts: u64 = vm.tasks().map(|task| u64::from(ctx.task(task).part)).sum();
             let whole = u128::from(self.rules.period) * u128::from(vm.count);
             let own = whole * u128::from(vm.weight) / u128::from(weights.max(1));
             for task in vm.tasks() {
-                let part = u128::from(desk.task(task).part) * own / u128::from(parts.max(1));
+                let part = u128::from(ctx.task(task).part) * own / u128::from(parts.max(1));
                 self.slices[task.ix()] =
                     u64::try_from(part).unwrap_or(u64::MAX).min(self.rules.period);
             }
         }
     }
 
-    fn bind(&mut self, desk: &mut Desk) {
+    fn bind(&mut self, ctx: &mut SchedContext) {
         self.of.iter_mut().for_each(Vec::clear);
-        for at in 0..desk.tasks.len() {
+        for at in 0..ctx.tasks.len() {
             let task = TaskId(at as u32);
-            let this = desk.task(task);
+            let this = ctx.task(task);
             let turn = this.index as usize % this.allowed.count().max(1) as usize;
             let cpu = this.allowed.iter().nth(turn).unwrap_or(0);
             if this.state != TaskState::Running {
-                desk.assign(task, cpu);
+                ctx.assign(task, cpu);
             }
             self.cpu[at] = cpu;
             self.of[cpu].push(task);
         }
         for tasks in &mut self.of {
-            tasks.sort_by_key(|task| !desk.vms[desk.task(*task).vm].hidden);
+            tasks.sort_by_key(|task| !ctx.vms[ctx.task(*task).vm].hidden);
         }
     }
 }
@@ -92,33 +92,33 @@ impl Scheduler for Period {
         "period"
     }
 
-    fn start(&mut self, desk: &mut Desk) {
-        self.slices = vec![0; desk.tasks.len()];
-        self.begun = vec![0; desk.tasks.len()];
-        self.of = vec![Vec::new(); desk.host.cpus()];
-        self.cpu = vec![0; desk.tasks.len()];
-        self.bind(desk);
-        self.share_out(desk);
-        desk.arm(0, self.rules.period);
+    fn start(&mut self, ctx: &mut SchedContext) {
+        self.slices = vec![0; ctx.tasks.len()];
+        self.begun = vec![0; ctx.tasks.len()];
+        self.of = vec![Vec::new(); ctx.host.cpus()];
+        self.cpu = vec![0; ctx.tasks.len()];
+        self.bind(ctx);
+        self.share_out(ctx);
+        ctx.arm(0, self.rules.period);
     }
 
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, _by: Waker) {
-        let cpu = desk.task(task).cpu;
-        desk.resched(cpu);
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, _by: Waker) {
+        let cpu = ctx.task(task).cpu;
+        ctx.resched(cpu);
     }
 
-    fn block(&mut self, desk: &mut Desk, _cpu: usize, task: TaskId) {
-        desk.assign(task, self.cpu[task.ix()]);
+    fn block(&mut self, ctx: &mut SchedContext, _cpu: usize, task: TaskId) {
+        ctx.assign(task, self.cpu[task.ix()]);
     }
 
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+    fn put(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: StopReason) {
         let own = self.cpu[task.ix()];
         if own != cpu {
-            desk.assign(task, own);
-            desk.resched(own);
+            ctx.assign(task, own);
+            ctx.resched(own);
         }
         // Among those without time left, turns go round.
-        if why == Put::SliceEnd
+        if why == StopReason::SliceEnd
             && let Some(at) = self.of[cpu].iter().position(|other| *other == task)
             && self.slices[task.ix()] == 0
         {
@@ -126,34 +126,34 @@ impl Scheduler for Period {
         }
     }
 
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        let ready = |task: &TaskId| desk.task(*task).state == TaskState::Queued;
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick> {
+        let ready = |task: &TaskId| ctx.task(*task).state == TaskState::Queued;
         let mut others = self.of[cpu].iter().copied().filter(ready);
-        let first = others.clone().find(|task| self.left(desk, *task) > 0);
+        let first = others.clone().find(|task| self.left(ctx, *task) > 0);
         match first {
-            Some(task) => Some(Pick { task, slice: self.left(desk, task) }),
+            Some(task) => Some(Pick { task, slice: self.left(ctx, task) }),
             // Spare time goes to whom it finds, until somebody has time again.
             None => others.next().map(|task| Pick { task, slice: u64::MAX }),
         }
     }
 
-    fn tick(&mut self, _desk: &mut Desk, _cpu: usize) {}
+    fn tick(&mut self, _ctx: &mut SchedContext, _cpu: usize) {}
 
     fn tick_period(&self) -> u64 {
         self.rules.period
     }
 
-    fn timer(&mut self, desk: &mut Desk, _id: u32) {
+    fn timer(&mut self, ctx: &mut SchedContext, _id: u32) {
         for at in 0..self.begun.len() {
-            self.begun[at] = desk.ran(TaskId(at as u32));
+            self.begun[at] = ctx.ran(TaskId(at as u32));
         }
-        (0..desk.host.cpus()).for_each(|cpu| desk.resched(cpu));
-        desk.arm(0, desk.now + self.rules.period);
+        (0..ctx.host.cpus()).for_each(|cpu| ctx.resched(cpu));
+        ctx.arm(0, ctx.now + self.rules.period);
     }
 
-    fn affinity_changed(&mut self, desk: &mut Desk, _task: TaskId) {
-        self.bind(desk);
-        (0..desk.host.cpus()).for_each(|cpu| desk.resched(cpu));
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, _task: TaskId) {
+        self.bind(ctx);
+        (0..ctx.host.cpus()).for_each(|cpu| ctx.resched(cpu));
     }
 
     fn work_conserving(&self) -> bool {

@@ -20,7 +20,7 @@
 
 use super::cfs::{Cfs, CfsTuning};
 use super::{Pick, Scheduler};
-use crate::desk::{Desk, Put, Task, TaskId, TaskState, Waker};
+use crate::context::{SchedContext, StopReason, Task, TaskId, TaskState, Waker};
 use instep_check::Promises;
 
 /// The rules' numbers.
@@ -112,20 +112,20 @@ impl Relaxed {
     }
 
     /// Brings the skews of a VM up to now, and says who lags.
-    fn measure(&mut self, desk: &Desk, vm: usize) {
+    fn measure(&mut self, ctx: &SchedContext, vm: usize) {
         let (mut ran, mut waited) = (0, 0);
-        for task in desk.vms[vm].tasks() {
+        for task in ctx.vms[vm].tasks() {
             let this = &mut self.members[task.ix()];
-            let (all, queued) = (desk.ran(task), desk.waited(task));
+            let (all, queued) = (ctx.ran(task), ctx.waited(task));
             (this.runs, this.waits) = (all - this.ran, queued - this.waited);
             (this.ran, this.waited) = (all, queued);
             (ran, waited) = (ran.max(this.runs), waited.max(this.waits));
         }
-        for task in desk.vms[vm].tasks() {
+        for task in ctx.vms[vm].tasks() {
             let this = &mut self.members[task.ix()];
             this.skew += this.waits.min(ran);
             this.skew = this.skew.saturating_sub(this.runs.min(waited));
-            if desk.task(task).state == TaskState::Blocked {
+            if ctx.task(task).state == TaskState::Blocked {
                 this.skew = 0;
             }
             let least = if this.lags { self.rules.threshold / 2 } else { self.rules.threshold };
@@ -134,26 +134,26 @@ impl Relaxed {
     }
 
     /// Stops vCPUs that are ahead, starts those that lag, or lets all run.
-    fn steer(&mut self, desk: &mut Desk, vm: usize) {
-        let aim = self.aim(desk, vm);
+    fn steer(&mut self, ctx: &mut SchedContext, vm: usize) {
+        let aim = self.aim(ctx, vm);
         if aim == Gang::Free && self.gangs[vm] == Gang::Free {
             return;
         }
-        let waits = |task| self.lags(task) && desk.task(task).state == TaskState::Queued;
-        let waiting = desk.vms[vm].tasks().any(waits);
+        let waits = |task| self.lags(task) && ctx.task(task).state == TaskState::Queued;
+        let waiting = ctx.vms[vm].tasks().any(waits);
         let held = self.gangs[vm] == Gang::Held && waiting;
         self.gangs[vm] = if held { Gang::Held } else { aim };
-        self.sort(desk, vm, waiting || aim == Gang::Alone);
-        if waiting && !self.start_together(desk, vm, None) {
-            self.stop(desk, vm);
+        self.sort(ctx, vm, waiting || aim == Gang::Alone);
+        if waiting && !self.start_together(ctx, vm, None) {
+            self.stop(ctx, vm);
         } else if waiting {
-            self.sort(desk, vm, aim == Gang::Alone);
+            self.sort(ctx, vm, aim == Gang::Alone);
         }
     }
 
     /// Where a VM is if all of it that lag can run.
-    fn aim(&self, desk: &Desk, vm: usize) -> Gang {
-        let tasks = || desk.vms[vm].tasks();
+    fn aim(&self, ctx: &SchedContext, vm: usize) -> Gang {
+        let tasks = || ctx.vms[vm].tasks();
         match tasks().any(|task| self.lags(task)) {
             false => Gang::Free,
             true if tasks().any(|task| self.far(task)) => Gang::Alone,
@@ -162,57 +162,62 @@ impl Relaxed {
     }
 
     /// All have a place in a queue, or with `held` only those who lag.
-    fn sort(&mut self, desk: &mut Desk, vm: usize, held: bool) {
-        for task in desk.vms[vm].tasks() {
+    fn sort(&mut self, ctx: &mut SchedContext, vm: usize, held: bool) {
+        for task in ctx.vms[vm].tasks() {
             let this = &mut self.members[task.ix()];
             let runs = this.lags || !held;
-            match desk.task(task).state {
+            match ctx.task(task).state {
                 TaskState::Queued if runs && this.stopped => {
                     this.stopped = false;
-                    self.cfs.unpark(desk, task);
+                    self.cfs.unpark(ctx, task);
                 }
                 TaskState::Queued if !runs && !this.stopped => {
                     this.stopped = true;
-                    self.cfs.park(desk, task);
+                    self.cfs.park(ctx, task);
                 }
-                TaskState::Running if !runs => desk.resched(desk.task(task).cpu),
+                TaskState::Running if !runs => ctx.resched(ctx.task(task).cpu),
                 _ => {}
             }
         }
     }
 
     /// Holds a VM: all of it that run choose again.
-    fn stop(&mut self, desk: &mut Desk, vm: usize) {
+    fn stop(&mut self, ctx: &mut SchedContext, vm: usize) {
         // Held again after it was alone it has waited since it started, or it would for good.
         if let Gang::Free | Gang::Going = std::mem::replace(&mut self.gangs[vm], Gang::Held) {
-            self.since[vm] = desk.now;
+            self.since[vm] = ctx.now;
         }
-        for task in desk.vms[vm].tasks() {
-            if desk.task(task).state == TaskState::Running {
-                desk.resched(desk.task(task).cpu);
+        for task in ctx.vms[vm].tasks() {
+            if ctx.task(task).state == TaskState::Running {
+                ctx.resched(ctx.task(task).cpu);
             }
         }
     }
 
     /// Whether all of a VM that lag can start now; if so each is next on its CPU. `choosing`: the CPU
     /// that is choosing what to run.
-    fn start_together(&mut self, desk: &mut Desk, vm: usize, choosing: Option<usize>) -> bool {
-        let aim = self.aim(desk, vm);
+    fn start_together(
+        &mut self,
+        ctx: &mut SchedContext,
+        vm: usize,
+        choosing: Option<usize>,
+    ) -> bool {
+        let aim = self.aim(ctx, vm);
         // With nobody that lags the next look lets all run.
-        if aim == Gang::Free || !self.plan(desk, vm, aim) {
+        if aim == Gang::Free || !self.plan(ctx, vm, aim) {
             return false;
         }
         self.gangs[vm] = aim;
-        self.since[vm] = desk.now;
+        self.since[vm] = ctx.now;
         for at in 0..self.plan.len() {
             let (task, cpu) = self.plan[at];
             if std::mem::take(&mut self.members[task.ix()].stopped) {
-                self.cfs.unpark(desk, task);
+                self.cfs.unpark(ctx, task);
             }
-            self.cfs.bring(desk, task, cpu);
+            self.cfs.bring(ctx, task, cpu);
             self.forced[cpu] = Some(task);
             if choosing != Some(cpu) {
-                desk.resched(cpu);
+                ctx.resched(cpu);
             }
         }
         true
@@ -220,31 +225,31 @@ impl Relaxed {
 
     /// Plans who of a VM runs where; whether it can be done and they are due. Who lags must start, the
     /// others start with them as far as that is due.
-    fn plan(&mut self, desk: &Desk, vm: usize, aim: Gang) -> bool {
+    fn plan(&mut self, ctx: &SchedContext, vm: usize, aim: Gang) -> bool {
         self.plan.clear();
         self.taken.fill(false);
         let mut ahead = 0;
-        for task in desk.vms[vm].tasks().filter(|task| self.members[task.ix()].lags) {
-            if desk.task(task).state == TaskState::Running {
-                self.taken[desk.task(task).cpu] = true;
-                ahead += self.cfs.advance(desk, task);
+        for task in ctx.vms[vm].tasks().filter(|task| self.members[task.ix()].lags) {
+            if ctx.task(task).state == TaskState::Running {
+                self.taken[ctx.task(task).cpu] = true;
+                ahead += self.cfs.advance(ctx, task);
             }
         }
-        let queued = |task: TaskId| desk.task(task).state == TaskState::Queued;
+        let queued = |task: TaskId| ctx.task(task).state == TaskState::Queued;
         for must in [true, false] {
-            for task in desk.vms[vm].tasks() {
+            for task in ctx.vms[vm].tasks() {
                 if !queued(task) || self.lags(task) != must {
                     continue;
                 }
-                let Some(cpu) = self.seat(desk, task) else {
+                let Some(cpu) = self.seat(ctx, task) else {
                     // Another VM is about to start on what is left for it.
-                    let left = |cpu: usize| !self.taken[cpu] && desk.task(task).allowed.has(cpu);
+                    let left = |cpu: usize| !self.taken[cpu] && ctx.task(task).allowed.has(cpu);
                     if must && (0..self.taken.len()).any(left) {
                         return false;
                     }
                     continue;
                 };
-                let cost = self.cost(desk, task, cpu);
+                let cost = self.cost(ctx, task, cpu);
                 if must || (aim == Gang::Going && ahead + cost <= 0) {
                     ahead += cost;
                     self.taken[cpu] = true;
@@ -252,44 +257,44 @@ impl Relaxed {
                 }
             }
         }
-        let held = self.gangs[vm] == Gang::Held && desk.now - self.since[vm] > PATIENCE;
+        let held = self.gangs[vm] == Gang::Held && ctx.now - self.since[vm] > PATIENCE;
         ahead <= 0 || held
     }
 
     /// The CPU that a task would start on: its last one or the least loaded that is not taken; none if
     /// there are too few, and it takes turns.
-    fn seat(&self, desk: &Desk, task: TaskId) -> Option<usize> {
-        let this = desk.task(task);
+    fn seat(&self, ctx: &SchedContext, task: TaskId) -> Option<usize> {
+        let this = ctx.task(task);
         let free = |cpu: &usize| {
             !self.taken[*cpu] && this.allowed.has(*cpu) && self.forced[*cpu].is_none()
         };
         let lightest = || {
             let idle =
-                |cpu: usize| desk.current(cpu).is_none_or(|other| desk.task(other).vm == this.vm);
-            let all = (0..desk.host.cpus()).filter(free);
+                |cpu: usize| ctx.current(cpu).is_none_or(|other| ctx.task(other).vm == this.vm);
+            let all = (0..ctx.host.cpus()).filter(free);
             all.min_by_key(|cpu| (!idle(*cpu), self.cfs.weight(*cpu), *cpu))
         };
         Some(this.cpu).filter(free).or_else(lightest)
     }
 
     /// By how much virtual time a task would be ahead of what it is due, started on this CPU.
-    fn cost(&mut self, desk: &Desk, task: TaskId, cpu: usize) -> i64 {
-        let (advance, vm) = (self.cfs.advance(desk, task), desk.task(task).vm);
-        if desk.current(cpu).is_none_or(|other| desk.task(other).vm == vm) {
+    fn cost(&mut self, ctx: &SchedContext, task: TaskId, cpu: usize) -> i64 {
+        let (advance, vm) = (self.cfs.advance(ctx, task), ctx.task(task).vm);
+        if ctx.current(cpu).is_none_or(|other| ctx.task(other).vm == vm) {
             return advance.min(0);
         }
-        let early = if self.cfs.had_its_turn(desk, cpu) { 1 } else { 4 };
+        let early = if self.cfs.had_its_turn(ctx, cpu) { 1 } else { 4 };
         advance + early * self.cfs.granularity()
     }
 }
 
 /// Whether there is a CPU for each vCPU of a VM, those that may use the fewest first.
-fn able(desk: &Desk, vm: usize) -> bool {
-    let mut tasks: Vec<TaskId> = desk.vms[vm].tasks().collect();
-    tasks.sort_by_key(|task| desk.task(*task).allowed.count());
-    let mut taken = vec![false; desk.host.cpus()];
+fn able(ctx: &SchedContext, vm: usize) -> bool {
+    let mut tasks: Vec<TaskId> = ctx.vms[vm].tasks().collect();
+    tasks.sort_by_key(|task| ctx.task(*task).allowed.count());
+    let mut taken = vec![false; ctx.host.cpus()];
     tasks.into_iter().all(|task| {
-        let free = desk.task(task).allowed.iter().find(|cpu| !taken[*cpu]);
+        let free = ctx.task(task).allowed.iter().find(|cpu| !taken[*cpu]);
         free.is_some_and(|cpu| !std::mem::replace(&mut taken[cpu], true))
     })
 }
@@ -299,58 +304,58 @@ impl Scheduler for Relaxed {
         "relaxed"
     }
 
-    fn start(&mut self, desk: &mut Desk) {
-        self.cfs.start(desk);
+    fn start(&mut self, ctx: &mut SchedContext) {
+        self.cfs.start(ctx);
         let member = |task: &Task| Member { vm: task.vm, ..Member::default() };
-        self.members = desk.tasks.iter().map(member).collect();
-        self.gangs = vec![Gang::Free; desk.vms.len()];
-        self.since = vec![0; desk.vms.len()];
-        self.able = (0..desk.vms.len()).map(|vm| able(desk, vm)).collect();
-        self.forced = vec![None; desk.host.cpus()];
-        self.taken = vec![false; desk.host.cpus()];
-        desk.arm(0, self.rules.period);
+        self.members = ctx.tasks.iter().map(member).collect();
+        self.gangs = vec![Gang::Free; ctx.vms.len()];
+        self.since = vec![0; ctx.vms.len()];
+        self.able = (0..ctx.vms.len()).map(|vm| able(ctx, vm)).collect();
+        self.forced = vec![None; ctx.host.cpus()];
+        self.taken = vec![false; ctx.host.cpus()];
+        ctx.arm(0, self.rules.period);
     }
 
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
-        if matches!(self.gangs[desk.task(task).vm], Gang::Free | Gang::Going) {
-            self.cfs.wake(desk, task, by);
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, by: Waker) {
+        if matches!(self.gangs[ctx.task(task).vm], Gang::Free | Gang::Going) {
+            self.cfs.wake(ctx, task, by);
         } else {
             self.members[task.ix()].stopped = true;
         }
     }
 
-    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
+    fn block(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId) {
         let this = &mut self.members[task.ix()];
         (this.skew, this.lags) = (0, false);
-        self.cfs.block(desk, cpu, task);
+        self.cfs.block(ctx, cpu, task);
     }
 
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
-        let vm = desk.task(task).vm;
+    fn put(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: StopReason) {
+        let vm = ctx.task(task).vm;
         // It spins for a sibling, which is stopped for its sake: it does not lag.
-        if let Put::Yield(_) = why {
+        if let StopReason::Yield(_) = why {
             let this = &mut self.members[task.ix()];
             (this.skew, this.lags) = (0, false);
         }
         if self.gangs[vm] == Gang::Alone && self.far(task) {
-            self.stop(desk, vm);
+            self.stop(ctx, vm);
         }
         if !self.lags(task) && matches!(self.gangs[vm], Gang::Held | Gang::Alone) {
             self.members[task.ix()].stopped = true;
-            self.cfs.block(desk, cpu, task);
+            self.cfs.block(ctx, cpu, task);
         } else {
-            self.cfs.put(desk, cpu, task, why);
+            self.cfs.put(ctx, cpu, task, why);
         }
     }
 
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        if let Some(vm) = self.cfs.first(cpu).map(|task| desk.task(task).vm)
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick> {
+        if let Some(vm) = self.cfs.first(cpu).map(|task| ctx.task(task).vm)
             && self.forced[cpu].is_none()
             && self.gangs[vm] == Gang::Held
             // Not while those that were stopped just now leave their CPUs.
-            && self.since[vm] < desk.now
+            && self.since[vm] < ctx.now
         {
-            self.start_together(desk, vm, Some(cpu));
+            self.start_together(ctx, vm, Some(cpu));
         }
         let (members, gangs) = (&self.members, &self.gangs);
         let may = |task: TaskId| match gangs[members[task.ix()].vm] {
@@ -359,22 +364,22 @@ impl Scheduler for Relaxed {
             Gang::Alone => members[task.ix()].lags,
         };
         let ready = |task: &TaskId| {
-            let this = desk.task(*task);
+            let this = ctx.task(*task);
             may(*task) && this.state == TaskState::Queued && this.allowed.has(cpu)
         };
         let forced = self.forced[cpu].take().filter(ready);
         match forced.filter(|task| !members[task.ix()].stopped) {
             Some(task) => {
                 // Balancing may have pulled it away.
-                self.cfs.bring(desk, task, cpu);
-                Some(self.cfs.take(desk, cpu, task))
+                self.cfs.bring(ctx, task, cpu);
+                Some(self.cfs.take(ctx, cpu, task))
             }
-            None => self.cfs.pick_among(desk, cpu, may),
+            None => self.cfs.pick_among(ctx, cpu, may),
         }
     }
 
-    fn tick(&mut self, desk: &mut Desk, cpu: usize) {
-        self.cfs.tick(desk, cpu);
+    fn tick(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        self.cfs.tick(ctx, cpu);
     }
 
     fn tick_period(&self) -> u64 {
@@ -385,21 +390,21 @@ impl Scheduler for Relaxed {
         self.cfs.quantum(cpus)
     }
 
-    fn timer(&mut self, desk: &mut Desk, _id: u32) {
-        for vm in 0..desk.vms.len() {
-            if desk.vms[vm].count > 1 && !desk.vms[vm].hidden {
-                self.measure(desk, vm);
-                self.steer(desk, vm);
+    fn timer(&mut self, ctx: &mut SchedContext, _id: u32) {
+        for vm in 0..ctx.vms.len() {
+            if ctx.vms[vm].count > 1 && !ctx.vms[vm].hidden {
+                self.measure(ctx, vm);
+                self.steer(ctx, vm);
             }
         }
-        desk.arm(0, desk.now + self.rules.period);
+        ctx.arm(0, ctx.now + self.rules.period);
     }
 
-    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
-        let vm = desk.task(task).vm;
-        self.able[vm] = able(desk, vm);
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        let vm = ctx.task(task).vm;
+        self.able[vm] = able(ctx, vm);
         if !self.members[task.ix()].stopped {
-            self.cfs.affinity_changed(desk, task);
+            self.cfs.affinity_changed(ctx, task);
         }
     }
 
@@ -416,16 +421,16 @@ impl Scheduler for Relaxed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::desk;
+    use crate::testing::ctx;
     use instep_check::mask::Mask;
 
     #[test]
     fn a_vm_without_a_cpu_for_each_vcpu_is_left_to_cfs() {
-        let mut desk = desk(2, &[2, 3]);
-        assert_eq!([able(&desk, 0), able(&desk, 1)], [true, false]);
-        desk.tasks[0].allowed = Mask::of(2, [1]);
-        assert!(able(&desk, 0));
-        desk.tasks[1].allowed = Mask::of(2, [1]);
-        assert!(!able(&desk, 0));
+        let mut ctx = ctx(2, &[2, 3]);
+        assert_eq!([able(&ctx, 0), able(&ctx, 1)], [true, false]);
+        ctx.tasks[0].allowed = Mask::of(2, [1]);
+        assert!(able(&ctx, 0));
+        ctx.tasks[1].allowed = Mask::of(2, [1]);
+        assert!(!able(&ctx, 0));
     }
 }

@@ -14,7 +14,7 @@
 //! ```
 
 use super::{Pick, Scheduler};
-use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use crate::context::{SchedContext, StopReason, TaskId, TaskState, Waker};
 use instep_check::Promises;
 
 /// The rules' numbers.
@@ -67,15 +67,15 @@ impl Strict {
     }
 
     /// The columns that a gang would take in a row, if it fits.
-    fn fit(desk: &Desk, gang: &[TaskId], row: &Row) -> Option<Vec<usize>> {
-        let (cpus, mut taken) = (desk.host.cpus(), Vec::new());
+    fn fit(ctx: &SchedContext, gang: &[TaskId], row: &Row) -> Option<Vec<usize>> {
+        let (cpus, mut taken) = (ctx.host.cpus(), Vec::new());
         let fold = gang.len() > cpus;
         let empty = row.columns.iter().all(Vec::is_empty);
         if fold && !empty {
             return None;
         }
         for task in gang {
-            let this = desk.task(*task);
+            let this = ctx.task(*task);
             let uses = |cpu: &usize| taken.iter().filter(|other| *other == cpu).count();
             let free = |cpu: &usize| row.columns[*cpu].is_empty() && uses(cpu) == 0;
             let cpu = match this.allowed.iter().find(free) {
@@ -89,10 +89,10 @@ impl Strict {
         Some(taken)
     }
 
-    fn pack(&mut self, desk: &mut Desk) {
+    fn pack(&mut self, ctx: &mut SchedContext) {
         // Who starts and stops together: a VM's vCPUs. The host's own threads are no siblings.
         let mut gangs: Vec<Vec<TaskId>> = Vec::new();
-        for vm in &desk.vms {
+        for vm in &ctx.vms {
             if vm.hidden {
                 gangs.extend(vm.tasks().map(|task| vec![task]));
             } else {
@@ -105,45 +105,45 @@ impl Strict {
                 .rows
                 .iter()
                 .enumerate()
-                .find_map(|(at, row)| Some((at, Self::fit(desk, &gang, row)?)));
+                .find_map(|(at, row)| Some((at, Self::fit(ctx, &gang, row)?)));
             let (at, cpus) = match found {
                 Some(found) => found,
                 None => {
-                    let columns = vec![Vec::new(); desk.host.cpus()];
+                    let columns = vec![Vec::new(); ctx.host.cpus()];
                     self.rows.push(Row { columns, slice: 0, runnable: 0 });
                     let at = self.rows.len() - 1;
-                    let Some(cpus) = Self::fit(desk, &gang, &self.rows[at]) else { continue };
+                    let Some(cpus) = Self::fit(ctx, &gang, &self.rows[at]) else { continue };
                     (at, cpus)
                 }
             };
-            let weight = gang.first().map_or(100, |task| desk.vms[desk.task(*task).vm].weight);
+            let weight = gang.first().map_or(100, |task| ctx.vms[ctx.task(*task).vm].weight);
             let slice = self.rules.slice * u64::from(weight) / 100;
             self.rows[at].slice = self.rows[at].slice.max(slice.max(100_000));
             for (task, cpu) in gang.into_iter().zip(cpus) {
                 self.rows[at].columns[cpu].push(task);
                 self.row_of[task.ix()] = at;
                 self.cpu_of[task.ix()] = cpu;
-                if desk.task(task).state != TaskState::Running {
-                    desk.assign(task, cpu);
+                if ctx.task(task).state != TaskState::Running {
+                    ctx.assign(task, cpu);
                 }
             }
         }
     }
 
     /// Goes on to the next row with something runnable.
-    fn turn(&mut self, desk: &mut Desk) {
+    fn turn(&mut self, ctx: &mut SchedContext) {
         let count = self.rows.len();
         let next = (1..=count)
             .map(|step| (self.current + step) % count)
             .find(|row| self.rows[*row].runnable > 0);
         let Some(next) = next else {
-            self.ends = desk.now;
+            self.ends = ctx.now;
             return;
         };
         self.current = next;
-        self.ends = desk.now + self.rows[next].slice;
-        desk.arm(0, self.ends);
-        (0..desk.host.cpus()).for_each(|cpu| desk.resched(cpu));
+        self.ends = ctx.now + self.rows[next].slice;
+        ctx.arm(0, self.ends);
+        (0..ctx.host.cpus()).for_each(|cpu| ctx.resched(cpu));
     }
 }
 
@@ -152,58 +152,58 @@ impl Scheduler for Strict {
         "strict"
     }
 
-    fn start(&mut self, desk: &mut Desk) {
-        self.row_of = vec![0; desk.tasks.len()];
-        self.cpu_of = vec![0; desk.tasks.len()];
-        self.pack(desk);
+    fn start(&mut self, ctx: &mut SchedContext) {
+        self.row_of = vec![0; ctx.tasks.len()];
+        self.cpu_of = vec![0; ctx.tasks.len()];
+        self.pack(ctx);
     }
 
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, _by: Waker) {
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, _by: Waker) {
         let row = self.row_of[task.ix()];
         self.rows[row].runnable += 1;
-        if self.rows[self.current].runnable == 0 || desk.now >= self.ends {
-            self.turn(desk);
+        if self.rows[self.current].runnable == 0 || ctx.now >= self.ends {
+            self.turn(ctx);
         } else if row == self.current {
-            let cpu = desk.task(task).cpu;
-            desk.resched(cpu);
+            let cpu = ctx.task(task).cpu;
+            ctx.resched(cpu);
         }
     }
 
-    fn block(&mut self, desk: &mut Desk, _cpu: usize, task: TaskId) {
-        desk.assign(task, self.cpu_of[task.ix()]);
+    fn block(&mut self, ctx: &mut SchedContext, _cpu: usize, task: TaskId) {
+        ctx.assign(task, self.cpu_of[task.ix()]);
         let row = self.row_of[task.ix()];
         self.rows[row].runnable -= 1;
         if row == self.current && self.rows[row].runnable == 0 {
-            self.turn(desk);
+            self.turn(ctx);
         }
     }
 
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+    fn put(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: StopReason) {
         let own = self.cpu_of[task.ix()];
         if own != cpu {
-            desk.assign(task, own);
-            desk.resched(own);
+            ctx.assign(task, own);
+            ctx.resched(own);
         }
         let column = &mut self.rows[self.row_of[task.ix()]].columns[cpu];
         // Behind all siblings, also if those before it are blocked.
-        if matches!(why, Put::SliceEnd | Put::Yield(_))
+        if matches!(why, StopReason::SliceEnd | StopReason::Yield(_))
             && let Some(at) = column.iter().position(|other| *other == task)
         {
             column[at..].rotate_left(1);
         }
     }
 
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick> {
         let column = &self.rows.get(self.current)?.columns[cpu];
-        let ready = |task: &&TaskId| desk.task(**task).state == TaskState::Queued;
+        let ready = |task: &&TaskId| ctx.task(**task).state == TaskState::Queued;
         let count = column.iter().filter(ready).count() as u64;
         let task = *column.iter().find(ready)?;
-        let left = self.ends.saturating_sub(desk.now);
+        let left = self.ends.saturating_sub(ctx.now);
         let slice = if count > 1 { (left / count).max(100_000) } else { u64::MAX };
         Some(Pick { task, slice })
     }
 
-    fn tick(&mut self, _desk: &mut Desk, _cpu: usize) {}
+    fn tick(&mut self, _ctx: &mut SchedContext, _cpu: usize) {}
 
     fn tick_period(&self) -> u64 {
         4_000_000
@@ -213,25 +213,25 @@ impl Scheduler for Strict {
         self.rules.slice
     }
 
-    fn timer(&mut self, desk: &mut Desk, _id: u32) {
-        if desk.now >= self.ends {
-            self.turn(desk);
+    fn timer(&mut self, ctx: &mut SchedContext, _id: u32) {
+        if ctx.now >= self.ends {
+            self.turn(ctx);
         }
     }
 
-    fn affinity_changed(&mut self, desk: &mut Desk, _task: TaskId) {
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, _task: TaskId) {
         // All rows are packed anew.
         for row in &mut self.rows {
             row.columns.iter_mut().for_each(Vec::clear);
             row.runnable = 0;
         }
-        self.pack(desk);
-        for at in 0..desk.tasks.len() {
-            if desk.tasks[at].state != TaskState::Blocked {
+        self.pack(ctx);
+        for at in 0..ctx.tasks.len() {
+            if ctx.tasks[at].state != TaskState::Blocked {
                 self.rows[self.row_of[at]].runnable += 1;
             }
         }
-        self.turn(desk);
+        self.turn(ctx);
     }
 
     fn work_conserving(&self) -> bool {
@@ -247,14 +247,14 @@ impl Scheduler for Strict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::desk;
+    use crate::testing::ctx;
 
     #[test]
     fn the_hosts_own_threads_are_packed_one_by_one() {
         // VM 0 is tasks 0 to 2; tasks 3 to 6 are bound to CPUs 0 to 3, task 7 roams.
-        let mut desk = desk(4, &[3]);
+        let mut ctx = ctx(4, &[3]);
         let mut strict = Strict::new(StrictTuning::default());
-        strict.start(&mut desk);
+        strict.start(&mut ctx);
         assert_eq!(strict.row_of[..3], [0; 3]);
         // What the VM leaves is room for the thread of CPU 3; the others go to the next row.
         assert_eq!(strict.row_of[3..], [1, 1, 1, 0, 1]);

@@ -11,7 +11,7 @@
 
 use super::credit::{Credit, CreditTuning, Pri};
 use super::{Pick, Scheduler, Standing};
-use crate::desk::{Desk, Put, TaskId, TaskState, VmTasks, Waker};
+use crate::context::{SchedContext, StopReason, TaskId, TaskState, VmTasks, Waker};
 use instep_check::Promises;
 
 /// The scheduler's second timer.
@@ -46,30 +46,30 @@ impl SyncAware {
         Self { credit, rules, threshold, waits: Vec::new(), intervals: Vec::new(), boosts: 0 }
     }
 
-    fn check(&mut self, desk: &mut Desk) {
-        for vm in 0..desk.vms.len() {
-            if desk.vms[vm].hidden {
+    fn check(&mut self, ctx: &mut SchedContext) {
+        for vm in 0..ctx.vms.len() {
+            if ctx.vms[vm].hidden {
                 continue;
             }
-            let tasks = || desk.vms[vm].tasks();
+            let tasks = || ctx.vms[vm].tasks();
             let late = |task: &TaskId| {
-                self.waits[task.ix()].is_some_and(|since| desk.now - since > self.intervals[vm])
+                self.waits[task.ix()].is_some_and(|since| ctx.now - since > self.intervals[vm])
             };
             let credits: i64 = tasks().map(|task| self.credit.credit(task)).sum();
             if credits <= 0 || !tasks().any(|task| late(&task)) {
                 continue;
             }
-            for at in 0..desk.vms[vm].count {
-                let task = TaskId(desk.vms[vm].first + at);
-                if desk.task(task).state == TaskState::Queued {
-                    self.boost(desk, task);
+            for at in 0..ctx.vms[vm].count {
+                let task = TaskId(ctx.vms[vm].first + at);
+                if ctx.task(task).state == TaskState::Queued {
+                    self.boost(ctx, task);
                 }
             }
         }
     }
 
-    fn boost(&mut self, desk: &mut Desk, task: TaskId) {
-        if self.credit.raise(desk, task, Pri::Boost) {
+    fn boost(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        if self.credit.raise(ctx, task, Pri::Boost) {
             self.boosts += 1;
         }
     }
@@ -79,62 +79,62 @@ impl Scheduler for SyncAware {
     fn name(&self) -> &'static str {
         "sync-aware"
     }
-    fn start(&mut self, desk: &mut Desk) {
-        self.credit.start(desk);
-        self.waits = vec![None; desk.tasks.len()];
-        let shown = desk.vms.iter().filter(|vm| !vm.hidden);
+    fn start(&mut self, ctx: &mut SchedContext) {
+        self.credit.start(ctx);
+        self.waits = vec![None; ctx.tasks.len()];
+        let shown = ctx.vms.iter().filter(|vm| !vm.hidden);
         let vcpus: u64 = shown.map(|vm| u64::from(vm.count)).sum();
-        let (cpus, quantum) = (desk.host.cpus() as u64, self.threshold.quantum);
+        let (cpus, quantum) = (ctx.host.cpus() as u64, self.threshold.quantum);
         let interval = |vm: &VmTasks| {
             let counted = if self.threshold.own { u64::from(vm.count) } else { vcpus };
             quantum.unwrap_or(self.rules.slice) * counted / cpus.max(1)
         };
-        self.intervals = desk.vms.iter().map(interval).collect();
-        desk.arm(CHECK, self.tick_period());
+        self.intervals = ctx.vms.iter().map(interval).collect();
+        ctx.arm(CHECK, self.tick_period());
     }
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
-        self.credit.wake(desk, task, by);
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, by: Waker) {
+        self.credit.wake(ctx, task, by);
     }
-    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
-        self.credit.block(desk, cpu, task);
+    fn block(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId) {
+        self.credit.block(ctx, cpu, task);
     }
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
-        self.credit.put(desk, cpu, task, why);
+    fn put(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: StopReason) {
+        self.credit.put(ctx, cpu, task, why);
     }
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        self.credit.pick(desk, cpu)
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick> {
+        self.credit.pick(ctx, cpu)
     }
-    fn tick(&mut self, desk: &mut Desk, cpu: usize) {
-        self.credit.tick(desk, cpu);
+    fn tick(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        self.credit.tick(ctx, cpu);
     }
     fn tick_period(&self) -> u64 {
         self.credit.tick_period()
     }
-    fn first_tick(&self, desk: &mut Desk) -> u64 {
-        self.credit.first_tick(desk)
+    fn first_tick(&self, ctx: &mut SchedContext) -> u64 {
+        self.credit.first_tick(ctx)
     }
-    fn next_tick(&self, desk: &mut Desk) -> u64 {
-        self.credit.next_tick(desk)
+    fn next_tick(&self, ctx: &mut SchedContext) -> u64 {
+        self.credit.next_tick(ctx)
     }
     fn quantum(&self, cpus: usize) -> u64 {
         self.credit.quantum(cpus)
     }
-    fn timer(&mut self, desk: &mut Desk, id: u32) {
+    fn timer(&mut self, ctx: &mut SchedContext, id: u32) {
         if id == CHECK {
-            self.check(desk);
-            desk.arm(CHECK, desk.now + self.tick_period());
+            self.check(ctx);
+            ctx.arm(CHECK, ctx.now + self.tick_period());
         } else {
-            self.credit.timer(desk, id);
+            self.credit.timer(ctx, id);
         }
     }
-    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
-        self.credit.affinity_changed(desk, task);
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        self.credit.affinity_changed(ctx, task);
     }
-    fn sync_wait(&mut self, desk: &mut Desk, task: TaskId) {
-        self.waits[task.ix()] = Some(desk.now);
+    fn sync_wait(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        self.waits[task.ix()] = Some(ctx.now);
     }
-    fn sync_wake(&mut self, desk: &mut Desk, vm: usize) {
-        for task in desk.vms[vm].tasks() {
+    fn sync_wake(&mut self, ctx: &mut SchedContext, vm: usize) {
+        for task in ctx.vms[vm].tasks() {
             self.waits[task.ix()] = None;
         }
     }
@@ -158,16 +158,16 @@ impl Scheduler for SyncAware {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::desk;
+    use crate::testing::ctx;
 
     #[test]
     fn the_threshold_counts_vcpus_and_no_threads_of_the_host() {
         // Two CPUs, six vCPUs, and four threads of the host.
-        let mut desk = desk(2, &[2, 4]);
-        assert_eq!(desk.tasks.len(), 10);
+        let mut ctx = ctx(2, &[2, 4]);
+        assert_eq!(ctx.tasks.len(), 10);
         let mut intervals = |quantum, own| {
             let mut it = SyncAware::new(CreditTuning::default(), Threshold { quantum, own });
-            it.start(&mut desk);
+            it.start(&mut ctx);
             it.intervals[..2].to_vec()
         };
         // 6 / 2 * 30 ms, 6 / 2 * 10 ms; of the own vCPUs 2 / 2 and 4 / 2.
@@ -177,22 +177,22 @@ mod tests {
     }
 
     #[test]
-    fn waiting_siblings_are_boosted_beyond_the_threshold_while_credits_last() {
+    fn waiting_siblings_are_boosted_while_credits_last() {
         // One CPU, two VMs of two vCPUs: the threshold is 4 / 1 * 10 ms. Of each VM the first waits for its
         // sibling, which waits for the CPU.
         let boosted = |since: u64, credit: i64| {
-            let mut desk = desk(1, &[2, 2]);
+            let mut ctx = ctx(1, &[2, 2]);
             let threshold = Threshold { quantum: Some(10_000_000), own: false };
             let mut it = SyncAware::new(CreditTuning::default(), threshold);
-            it.start(&mut desk);
+            it.start(&mut ctx);
             for task in [1, 3].map(TaskId) {
-                desk.ready(task);
-                it.credit.queue_over(&desk, task, credit);
+                ctx.ready(task);
+                it.credit.queue_over(&ctx, task, credit);
             }
-            it.sync_wait(&mut desk, TaskId(0));
-            desk.now = since;
-            it.timer(&mut desk, CHECK);
-            (it.boosts(), desk.pending.first())
+            it.sync_wait(&mut ctx, TaskId(0));
+            ctx.now = since;
+            it.timer(&mut ctx, CHECK);
+            (it.boosts(), ctx.pending.first())
         };
         assert_eq!(boosted(40_000_000, 1), (Some(0), None), "not beyond it");
         // The sibling of the one that waits, and not the other VM's.
@@ -202,13 +202,13 @@ mod tests {
 
     #[test]
     fn a_wake_up_by_a_sibling_empties_the_table_of_the_vm_alone() {
-        let mut desk = desk(1, &[2, 2]);
+        let mut ctx = ctx(1, &[2, 2]);
         let mut it = SyncAware::new(CreditTuning::default(), Threshold::default());
-        it.start(&mut desk);
+        it.start(&mut ctx);
         for task in 0..3 {
-            it.sync_wait(&mut desk, TaskId(task));
+            it.sync_wait(&mut ctx, TaskId(task));
         }
-        it.sync_wake(&mut desk, 0);
+        it.sync_wake(&mut ctx, 0);
         assert_eq!(it.waits[..4], [None, None, Some(0), None]);
     }
 

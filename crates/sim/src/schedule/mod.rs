@@ -10,7 +10,7 @@
 pub use instep_core::measure::waits::Waits;
 
 use instep_check::{Fact, FactKind};
-use instep_core::measure::skew::{Place, Siblings, Skew};
+use instep_core::measure::skew::{SchedState, Siblings, Skew};
 use instep_core::units::CpuId;
 
 /// Takes every run and every wait of a vCPU when it is over, for drawing.
@@ -27,7 +27,7 @@ impl Spans for () {
 
 /// A VM as the recorder needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct WatchedVm {
     /// Its vCPUs.
     pub vcpus: usize,
     /// Millionths of a CPU that each of them has by the VM's weight, for its lag.
@@ -60,7 +60,7 @@ pub struct VmSchedule {
 struct Task {
     vm: usize,
     index: usize,
-    place: Place,
+    place: SchedState,
     since: u64,
     /// When its present wait began, in whatever queue.
     waits_from: u64,
@@ -78,7 +78,7 @@ pub struct Recorder {
     from: u64,
     period: u64,
     begun: bool,
-    known: Vec<Known>,
+    known: Vec<WatchedVm>,
     tasks: Vec<Task>,
     vms: Vec<VmSchedule>,
     /// Group of whoever has each CPU: an index of `instead`.
@@ -89,11 +89,11 @@ pub struct Recorder {
 impl Recorder {
     /// Records from `from` nanoseconds on, with allocation periods of `period`; the tasks of `vms` are
     /// numbered one VM after the other.
-    pub fn new(cpus: usize, vms: &[Known], from: u64, period: u64) -> Self {
+    pub fn new(cpus: usize, vms: &[WatchedVm], from: u64, period: u64) -> Self {
         let task = |(vm, index)| Task {
             vm,
             index,
-            place: Place::Blocked,
+            place: SchedState::Blocked,
             since: 0,
             waits_from: 0,
             charged: 0,
@@ -103,7 +103,7 @@ impl Recorder {
         };
         let numbers = vms.iter().enumerate();
         let numbers = numbers.flat_map(|(vm, known)| (0..known.vcpus).map(move |at| (vm, at)));
-        let fresh = |known: &Known| VmSchedule {
+        let fresh = |known: &WatchedVm| VmSchedule {
             steal: vec![0; known.vcpus],
             instead: vec![0; vms.len() + 2],
             ..VmSchedule::default()
@@ -132,11 +132,11 @@ impl Recorder {
         }
         let here = CpuId(cpu as u32);
         let to = match fact.what {
-            FactKind::Start { .. } => Place::Running(here),
-            FactKind::Stop { blocks: true, .. } => Place::Blocked,
-            FactKind::Stop { .. } | FactKind::Wake { .. } => Place::Waiting(here),
-            FactKind::Move { .. } if matches!(self.tasks[id].place, Place::Waiting(_)) => {
-                Place::Waiting(here)
+            FactKind::Start { .. } => SchedState::Running(here),
+            FactKind::Stop { blocks: true, .. } => SchedState::Blocked,
+            FactKind::Stop { .. } | FactKind::Wake { .. } => SchedState::Waiting(here),
+            FactKind::Move { .. } if matches!(self.tasks[id].place, SchedState::Waiting(_)) => {
+                SchedState::Waiting(here)
             }
             FactKind::Move { .. } | FactKind::Allowed { .. } => return,
         };
@@ -195,19 +195,19 @@ impl Recorder {
         }
         vm.siblings.leave(task.place);
         match task.place {
-            Place::Waiting(CpuId(cpu)) => {
+            SchedState::Waiting(CpuId(cpu)) => {
                 let cpu = cpu as usize;
                 vm.steal[task.index] += span;
                 self.charge(id, cpu, now);
                 self.waiting[cpu].retain(|other| *other as usize != id);
             }
-            Place::Running(CpuId(cpu)) => {
+            SchedState::Running(CpuId(cpu)) => {
                 let cpu = cpu as usize;
                 this.had += span;
                 self.charge_waiting(cpu, now);
                 self.group[cpu] = self.known.len() + 1;
             }
-            Place::Blocked | Place::Waking | Place::Unknown => {}
+            SchedState::Blocked | SchedState::Waking | SchedState::Unknown => {}
         }
         let vm = &mut self.vms[task.vm];
         let this = &mut self.tasks[id];
@@ -218,7 +218,7 @@ impl Recorder {
                 spans.span(task.vm, task.index, ran, cpu, since, since + span);
             }
         }
-        if self.begun && !matches!(task.place, Place::Running(_)) {
+        if self.begun && !matches!(task.place, SchedState::Running(_)) {
             let due =
                 u128::from(now - from) * u128::from(self.known[task.vm].rate_micro) / 1_000_000;
             let due = u64::try_from(due).unwrap_or(u64::MAX);
@@ -226,27 +226,27 @@ impl Recorder {
         }
     }
 
-    fn enter(&mut self, id: usize, to: Place, fact: &Fact) {
+    fn enter(&mut self, id: usize, to: SchedState, fact: &Fact) {
         let now = fact.at;
         let task = &mut self.tasks[id];
         let was = std::mem::replace(&mut task.place, to);
         let vm = &mut self.vms[task.vm];
         vm.siblings.enter(to);
         match to {
-            Place::Blocked | Place::Waking | Place::Unknown => {}
-            Place::Waiting(CpuId(cpu)) => {
+            SchedState::Blocked | SchedState::Waking | SchedState::Unknown => {}
+            SchedState::Waiting(CpuId(cpu)) => {
                 task.charged = now;
                 // Going to another queue, the wait goes on.
-                if !matches!(was, Place::Waiting(_)) {
-                    (task.waits_from, task.woken) = (now, was == Place::Blocked);
+                if !matches!(was, SchedState::Waiting(_)) {
+                    (task.waits_from, task.woken) = (now, was == SchedState::Blocked);
                 }
                 self.waiting[cpu as usize].push(id as u32);
             }
-            Place::Running(CpuId(cpu)) => {
+            SchedState::Running(CpuId(cpu)) => {
                 let cpu = cpu as usize;
                 let waited = now.saturating_sub(task.waits_from);
                 // Chosen again at once, it never waited.
-                if matches!(was, Place::Waiting(_)) && (waited > 0 || task.woken) {
+                if matches!(was, SchedState::Waiting(_)) && (waited > 0 || task.woken) {
                     vm.waits.add(waited);
                 }
                 let known = &self.known[task.vm];

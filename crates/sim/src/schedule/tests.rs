@@ -3,7 +3,7 @@
 use super::*;
 
 fn two_vms() -> Recorder {
-    let known = |vcpus, hidden| Known { vcpus, rate_micro: 500_000, hidden };
+    let known = |vcpus, hidden| WatchedVm { vcpus, rate_micro: 500_000, hidden };
     // Tasks 0 and 1 are VM 0's, 2 is VM 1's, 3 the host's own.
     Recorder::new(2, &[known(2, false), known(1, false), known(1, true)], 1000, 100)
 }
@@ -36,7 +36,7 @@ fn wake(task: u32, cpu: u32) -> FactKind {
 }
 
 #[test]
-fn a_wait_is_charged_to_whoever_has_the_cpu_meanwhile() {
+fn wait_is_charged_to_the_thread_that_has_the_cpu() {
     let (mut recorder, mut drawn) = (two_vms(), Drawn::default());
     feed(
         &mut recorder,
@@ -122,7 +122,7 @@ fn a_wait_goes_on_in_another_queue() {
 }
 
 #[test]
-fn facts_of_nobody_are_passed_over() {
+fn facts_of_unknown_tasks_are_ignored() {
     let mut recorder = two_vms();
     feed(&mut recorder, &mut (), &[(1000, start(9, 0)), (1000, wake(0, 7))]);
     assert_eq!(recorder.finish(1100, &mut ())[0].steal, [0, 0]);

@@ -1,6 +1,6 @@
 //! A plain scheduler that can be broken in all the ways that checkers are there for.
 
-use instep_sim::desk::{Desk, Put, TaskId, TaskState, Waker};
+use instep_sim::context::{SchedContext, StopReason, TaskId, TaskState, Waker};
 use instep_sim::sched::{Pick, Scheduler};
 use std::collections::VecDeque;
 
@@ -43,12 +43,12 @@ impl Robin {
         Box::new(Self { fault, queue: VecDeque::new(), turn: 0 })
     }
 
-    fn choose(&mut self, desk: &Desk, cpu: usize) -> Option<TaskId> {
+    fn choose(&mut self, ctx: &SchedContext, cpu: usize) -> Option<TaskId> {
         let fault = self.fault;
         self.turn += 1;
-        let may = |task: &TaskId| fault == Fault::Anywhere || desk.task(*task).allowed.has(cpu);
-        let favoured = |task: &TaskId| desk.task(*task).vm == 0;
-        let least = |task: &TaskId| task.ix() + 1 < desk.tasks.len();
+        let may = |task: &TaskId| fault == Fault::Anywhere || ctx.task(*task).allowed.has(cpu);
+        let favoured = |task: &TaskId| ctx.task(*task).vm == 0;
+        let least = |task: &TaskId| task.ix() + 1 < ctx.tasks.len();
         let own = self.queue.iter().position(may)?;
         let better = match fault {
             Fault::Favour if !self.turn.is_multiple_of(4) => self.queue.iter().position(favoured),
@@ -64,49 +64,49 @@ impl Scheduler for Robin {
         "robin"
     }
 
-    fn start(&mut self, _desk: &mut Desk) {}
+    fn start(&mut self, _ctx: &mut SchedContext) {}
 
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, _by: Waker) {
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, _by: Waker) {
         self.queue.push_back(task);
         if self.fault == Fault::Together {
-            desk.assign(task, 0);
+            ctx.assign(task, 0);
         }
         if self.fault != Fault::Deaf {
-            let idle = desk.idle.clone();
-            idle.iter().for_each(|cpu| desk.resched(cpu));
+            let idle = ctx.idle.clone();
+            idle.iter().for_each(|cpu| ctx.resched(cpu));
         }
     }
 
-    fn block(&mut self, _desk: &mut Desk, _cpu: usize, _task: TaskId) {}
+    fn block(&mut self, _ctx: &mut SchedContext, _cpu: usize, _task: TaskId) {}
 
-    fn put(&mut self, _desk: &mut Desk, _cpu: usize, task: TaskId, _why: Put) {
+    fn put(&mut self, _ctx: &mut SchedContext, _cpu: usize, task: TaskId, _why: StopReason) {
         self.queue.push_back(task);
     }
 
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick> {
         let slice = 5 * MS;
         if self.fault == Fault::Lazy && cpu == 1 {
             return None;
         }
-        if self.fault == Fault::Twice && cpu == 1 && desk.now > 50 * MS {
-            let other = desk.current(0).filter(|task| desk.task(*task).state == TaskState::Running);
+        if self.fault == Fault::Twice && cpu == 1 && ctx.now > 50 * MS {
+            let other = ctx.current(0).filter(|task| ctx.task(*task).state == TaskState::Running);
             return other.map(|task| Pick { task, slice });
         }
-        self.choose(desk, cpu).map(|task| Pick { task, slice })
+        self.choose(ctx, cpu).map(|task| Pick { task, slice })
     }
 
-    fn tick(&mut self, _desk: &mut Desk, _cpu: usize) {}
+    fn tick(&mut self, _ctx: &mut SchedContext, _cpu: usize) {}
 
     fn tick_period(&self) -> u64 {
         4 * MS
     }
 
-    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
-        let mut asked = desk.idle.clone();
-        if desk.task(task).state == TaskState::Running {
-            asked.set(desk.task(task).cpu);
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        let mut asked = ctx.idle.clone();
+        if ctx.task(task).state == TaskState::Running {
+            asked.set(ctx.task(task).cpu);
         }
-        asked.iter().for_each(|cpu| desk.resched(cpu));
+        asked.iter().for_each(|cpu| ctx.resched(cpu));
     }
 
     fn failed(&self) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use super::world::World;
 use instep_core::measure::VmMeter;
-use instep_core::measure::skew::{Place, Siblings, Skew, VcpuChange};
+use instep_core::measure::skew::{SchedState, Siblings, Skew, VcpuChange};
 use instep_core::units::Nanos;
 
 /// Of all VMs.
@@ -44,7 +44,7 @@ impl CoRun {
         vm.siblings.leave(change.from);
         vm.siblings.enter(change.to);
         let [(was_runnable, ran), (is_runnable, runs)] = [change.from, change.to]
-            .map(|place| (place.is_waiting(), matches!(place, Place::Running(_))))
+            .map(|place| (place.is_waiting(), matches!(place, SchedState::Running(_))))
             .map(|(waits, runs)| (i32::from(waits || runs), i32::from(runs)));
         vm.meter.runnable(change.time.0, is_runnable - was_runnable);
         vm.meter.running(change.time.0, runs - ran);
@@ -86,17 +86,17 @@ mod tests {
     use super::*;
     use instep_core::units::CpuId;
 
-    fn change(time: u64, vcpu: usize, from: Place, to: Place) -> VcpuChange {
+    fn change(time: u64, vcpu: usize, from: SchedState, to: SchedState) -> VcpuChange {
         VcpuChange { time: Nanos(time), vcpu, vm: 0, from, to, since: Nanos(0) }
     }
 
     #[test]
     fn one_of_two_running_is_half_and_the_other_falls_behind() {
         let mut co_run = CoRun::new(1, 2, Nanos(0));
-        let (run, wait) = (Place::Running(CpuId(0)), Place::Waiting(CpuId(1)));
-        co_run.change(&change(0, 0, Place::Unknown, run));
-        co_run.change(&change(0, 1, Place::Unknown, wait));
-        co_run.change(&change(100, 1, wait, Place::Running(CpuId(1))));
+        let (run, wait) = (SchedState::Running(CpuId(0)), SchedState::Waiting(CpuId(1)));
+        co_run.change(&change(0, 0, SchedState::Unknown, run));
+        co_run.change(&change(0, 1, SchedState::Unknown, wait));
+        co_run.change(&change(100, 1, wait, SchedState::Running(CpuId(1))));
         let vm = &mut co_run.vms[0];
         vm.upto(Nanos(200));
         let found = vm.measures(Nanos(200));

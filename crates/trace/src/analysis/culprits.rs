@@ -6,7 +6,7 @@
 //! Beside the sum over vCPUs each wait counts once for each CPU on which it was: two vCPUs that wait a second on one CPU
 //! wait two seconds together, on one second of that CPU. The kernel counts throttled time so.
 
-use super::world::{FIRST_VM, IDLE, Place, UNKNOWN, WAKING, World};
+use super::world::{FIRST_VM, IDLE, SchedState, UNKNOWN, WAKING, World};
 use instep_core::units::{CpuId, Nanos};
 
 /// Waits of a VM or of some of its vCPUs.
@@ -68,8 +68,8 @@ impl Culprits {
     /// charge end together.
     pub(super) fn settle_one(&mut self, world: &mut World, vcpu: usize, time: Nanos) {
         match world.vcpus[vcpu].place {
-            Place::Waiting(cpu) => self.charge_waiting(world, cpu, time),
-            Place::Waking => {
+            SchedState::Waiting(cpu) => self.charge_waiting(world, cpu, time),
+            SchedState::Waking => {
                 let state = &mut world.vcpus[vcpu];
                 let span = time.since(state.charged);
                 state.charged = state.charged.max(time);

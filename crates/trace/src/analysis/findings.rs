@@ -152,20 +152,20 @@ fn throttled(vm: &AnalysedVm, sums: &Sums) -> Option<AnalysisFinding> {
     };
     let raise = match &its.file {
         Some(file) if its.is_shared => format!(
-            "That stops all in it and below together. `echo {} > {}` takes it away.",
+            "It stops all threads of that cgroup and below together. `echo {} > {}` removes it.",
             none(file),
             quoted(file)
         ),
         Some(file) => {
             format!(
-                "No scheduler and no placement changes this. `echo {} > {}` takes the quota away; \
+                "No scheduler and no placement changes this. `echo {} > {}` removes the quota; \
                  with libvirt `virsh schedinfo {} --live vcpu_quota=-1`.",
                 none(file),
                 quoted(file),
                 quoted(&vm.name)
             )
         }
-        None => "The quota is gone meanwhile.".to_owned(),
+        None => "The quota has been removed since.".to_owned(),
     };
     let text = format!(
         "{} was throttled by {whose}{quota}: {} of the {} that its vCPUs wanted. {raise}",

@@ -4,7 +4,7 @@
 use super::co_run::CoRun;
 use super::modules::Modules;
 use super::stacking::Stacking;
-use super::world::{Place, World};
+use super::world::{SchedState, World};
 use crate::analysis::discover::FoundVm;
 use instep_core::idset::IdSet;
 use instep_core::measure::competing_modules;
@@ -16,18 +16,18 @@ const VCPUS: usize = 4;
 const CPUS: u32 = 4;
 const SECOND: u64 = 1_000_000_000;
 
-fn place() -> impl Strategy<Value = Place> {
+fn place() -> impl Strategy<Value = SchedState> {
     prop_oneof![
-        (0..CPUS).prop_map(|cpu| Place::Running(CpuId(cpu))),
-        (0..CPUS).prop_map(|cpu| Place::Waiting(CpuId(cpu))),
-        Just(Place::Waking),
-        Just(Place::Blocked),
+        (0..CPUS).prop_map(|cpu| SchedState::Running(CpuId(cpu))),
+        (0..CPUS).prop_map(|cpu| SchedState::Waiting(CpuId(cpu))),
+        Just(SchedState::Waking),
+        Just(SchedState::Blocked),
     ]
 }
 
 /// Co-run and stacking of a VM, by its vCPUs' places in each span of time in which none of them moves.
 struct ByHand {
-    places: [Place; VCPUS],
+    places: [SchedState; VCPUS],
     stacked: u64,
     active: u64,
     /// The part of the runnable that ran, twelfths of it times nanoseconds: exact with up to four vCPUs.
@@ -36,18 +36,19 @@ struct ByHand {
 
 impl ByHand {
     fn new() -> Self {
-        Self { places: [Place::Unknown; VCPUS], stacked: 0, active: 0, co_run: 0 }
+        Self { places: [SchedState::Unknown; VCPUS], stacked: 0, active: 0, co_run: 0 }
     }
 
     fn pass(&mut self, span: u64) {
-        let count = |is_so: &dyn Fn(Place) -> bool| {
+        let count = |is_so: &dyn Fn(SchedState) -> bool| {
             self.places.iter().filter(|place| is_so(**place)).count() as u64
         };
         let is_stacked = (0..CPUS).map(CpuId).any(|cpu| {
-            count(&|place| place == Place::Running(cpu) || place == Place::Waiting(cpu)) > 1
+            count(&|place| place == SchedState::Running(cpu) || place == SchedState::Waiting(cpu))
+                > 1
         });
-        let runs = |place| matches!(place, Place::Running(_));
-        let waits = |place| matches!(place, Place::Waiting(_) | Place::Waking);
+        let runs = |place| matches!(place, SchedState::Running(_));
+        let waits = |place| matches!(place, SchedState::Waiting(_) | SchedState::Waking);
         let (running, waiting) = (count(&runs), count(&waits));
         if is_stacked {
             self.stacked += span;

@@ -38,5 +38,5 @@ mod waits;
 mod world;
 
 pub use findings::time;
-pub use instep_core::measure::skew::Place;
+pub use instep_core::measure::skew::SchedState;
 pub use run::{AnalysisSettings, Sink, analyze, analyze_into};

@@ -1,7 +1,7 @@
 //! Migrations of vCPUs: how far each went between two runs (to the core's other thread, within a
 //! last-level cache, within a node, to another node), and how many the kernel itself reports.
 
-use super::world::{Place, VcpuChange};
+use super::world::{SchedState, VcpuChange};
 use instep_core::topology::Topology;
 use instep_core::units::CpuId;
 
@@ -70,7 +70,7 @@ impl Migrations {
     }
 
     pub(super) fn change(&mut self, change: &VcpuChange) {
-        let Place::Running(cpu) = change.to else { return };
+        let SchedState::Running(cpu) = change.to else { return };
         let vcpu = &mut self.vcpus[change.vcpu];
         if let Some(last) = vcpu.last.filter(|last| *last != cpu) {
             vcpu.moves.count(self.topology.as_ref(), last, cpu);

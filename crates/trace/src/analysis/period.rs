@@ -3,7 +3,7 @@
 //!
 //! The share is by weight, where weights are known, at most one CPU per vCPU.
 
-use super::world::{Place, VcpuChange};
+use super::world::{SchedState, VcpuChange};
 use instep_core::units::Nanos;
 
 /// More periods at a stretch without any event are passed over.
@@ -76,7 +76,7 @@ impl Periods {
 
     pub(super) fn change(&mut self, change: &VcpuChange) {
         let vm = &mut self.vms[change.vm];
-        let step = |place| i64::from(matches!(place, Place::Running(_)));
+        let step = |place| i64::from(matches!(place, SchedState::Running(_)));
         let difference = step(change.to) - step(change.from);
         if difference != 0 {
             vm.run_upto(change.time);
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn time_is_counted_to_the_period_in_which_it_was_used() {
         let mut periods = Periods::new(Nanos(100), vec![Nanos(50)], Nanos(0));
-        let run = Place::Running(CpuId(0));
+        let run = SchedState::Running(CpuId(0));
         let change = |time, from, to| VcpuChange {
             time: Nanos(time),
             vcpu: 0,
@@ -120,9 +120,9 @@ mod tests {
             to,
             since: Nanos(0),
         };
-        periods.change(&change(80, Place::Blocked, run));
+        periods.change(&change(80, SchedState::Blocked, run));
         periods.upto(Nanos(260));
-        periods.change(&change(260, run, Place::Blocked));
+        periods.change(&change(260, run, SchedState::Blocked));
         periods.upto(Nanos(300));
         let vm = periods.of(0);
         // 20, 100 and 60 of 50 each.

@@ -13,7 +13,7 @@ use super::report::AnalysisReport;
 use super::stacking::Stacking;
 use super::threshold::Threshold;
 use super::waits::Waits;
-use super::world::{IDLE, Place, VcpuChange, World};
+use super::world::{IDLE, SchedState, VcpuChange, World};
 use crate::event::{Event, Fact, Left};
 use crate::stream::{EventStream, Header, TracedGuest};
 use instep_core::measure;
@@ -71,14 +71,14 @@ pub trait Sink {
     /// The VMs are known.
     fn begin(&mut self, vms: &[FoundVm], begin: Nanos);
     /// A vCPU, by VM and place in its list, was at `place` from `since` to `until`.
-    fn span(&mut self, vm: usize, vcpu: usize, place: Place, since: Nanos, until: Nanos);
+    fn span(&mut self, vm: usize, vcpu: usize, place: SchedState, since: Nanos, until: Nanos);
 }
 
 struct NoSink;
 
 impl Sink for NoSink {
     fn begin(&mut self, _: &[FoundVm], _: Nanos) {}
-    fn span(&mut self, _: usize, _: usize, _: Place, _: Nanos, _: Nanos) {}
+    fn span(&mut self, _: usize, _: usize, _: SchedState, _: Nanos, _: Nanos) {}
 }
 
 /// Analyses a trace.
@@ -235,10 +235,10 @@ impl Engine {
     /// What the first event of every CPU and vCPU tells of the time before it.
     fn start(&mut self, held: &[Event], sink: &mut dyn Sink) {
         let begin = self.world.begin;
-        let mut places = vec![Place::Unknown; self.world.vcpus.len()];
+        let mut places = vec![SchedState::Unknown; self.world.vcpus.len()];
         let mut note = |vcpu: Option<usize>, place| {
             if let Some(first) = vcpu.map(|vcpu| &mut places[vcpu])
-                && *first == Place::Unknown
+                && *first == SchedState::Unknown
             {
                 *first = place;
             }
@@ -248,9 +248,9 @@ impl Engine {
                 Fact::Named { tid, name } => self.world.named(tid, name),
                 Fact::Member { tid, tgid } => self.world.member(tid, tgid),
                 Fact::Switch { prev, next, .. } => {
-                    note(self.world.vcpu_of(prev), Place::Running(event.cpu));
+                    note(self.world.vcpu_of(prev), SchedState::Running(event.cpu));
                     if self.has_wakers {
-                        note(self.world.vcpu_of(next), Place::Waiting(event.cpu));
+                        note(self.world.vcpu_of(next), SchedState::Waiting(event.cpu));
                     }
                     let group = self.world.group_of(prev);
                     let state = self.world.cpu(event.cpu);
@@ -262,7 +262,7 @@ impl Engine {
                     }
                 }
                 Fact::Waking { tid, .. } | Fact::Wakeup { tid, .. } => {
-                    note(self.world.vcpu_of(tid), Place::Blocked);
+                    note(self.world.vcpu_of(tid), SchedState::Blocked);
                 }
                 _ => {}
             }
@@ -310,27 +310,27 @@ impl Engine {
             Fact::Waking { tid, target, waker, context } => {
                 if let Some(vcpu) = self.world.vcpu_of(tid) {
                     self.waits.waker(&self.world, vcpu, waker, context);
-                    let queued = Place::Waiting(target);
-                    let to = if self.has_wakeups { Place::Waking } else { queued };
+                    let queued = SchedState::Waiting(target);
+                    let to = if self.has_wakeups { SchedState::Waking } else { queued };
                     self.wake(vcpu, to, time, sink);
                 }
             }
             Fact::Wakeup { tid, target, waker, context, .. } => {
                 if let Some(vcpu) = self.world.vcpu_of(tid) {
-                    let slept = self.world.vcpus[vcpu].place == Place::Blocked;
+                    let slept = self.world.vcpus[vcpu].place == SchedState::Blocked;
                     if slept && !self.waits.has_waker(vcpu) {
                         self.waits.waker(&self.world, vcpu, waker, context);
                     }
-                    self.wake(vcpu, Place::Waiting(target), time, sink);
+                    self.wake(vcpu, SchedState::Waiting(target), time, sink);
                 }
             }
             Fact::Migrate { tid, to, .. } => {
                 let vcpu = self.world.vcpu_of(tid);
                 self.moves.note_migration(vcpu);
                 if let Some(vcpu) = vcpu
-                    && matches!(self.world.vcpus[vcpu].place, Place::Waiting(_))
+                    && matches!(self.world.vcpus[vcpu].place, SchedState::Waiting(_))
                 {
-                    self.go(vcpu, Place::Waiting(to), time, sink);
+                    self.go(vcpu, SchedState::Waiting(to), time, sink);
                 }
             }
             _ => {}
@@ -361,14 +361,14 @@ impl Engine {
         }
         self.culprits.charge_waiting(&mut self.world, cpu, time);
         if let Some(vcpu) = self.world.vcpu_of(prev) {
-            self.begin_as(vcpu, Place::Running(cpu), time, sink);
+            self.begin_as(vcpu, SchedState::Running(cpu), time, sink);
             self.go(vcpu, World::after(left, cpu), time, sink);
         }
         if let Some(vcpu) = self.world.vcpu_of(next) {
             if self.has_wakers {
-                self.begin_as(vcpu, Place::Waiting(cpu), time, sink);
+                self.begin_as(vcpu, SchedState::Waiting(cpu), time, sink);
             }
-            self.go(vcpu, Place::Running(cpu), time, sink);
+            self.go(vcpu, SchedState::Running(cpu), time, sink);
         }
         let group = self.world.group_of(next);
         let state = self.world.cpu(cpu);
@@ -383,30 +383,30 @@ impl Engine {
     fn came_unseen(&mut self, vcpu: usize, cpu: CpuId, since: Nanos, sink: &mut dyn Sink) {
         let state = &self.world.vcpus[vcpu];
         if state.place.is_waiting() {
-            self.go(vcpu, Place::Running(cpu), since.max(state.since), sink);
+            self.go(vcpu, SchedState::Running(cpu), since.max(state.since), sink);
         }
     }
 
     /// A vCPU becomes runnable; one that is already stays where it is.
-    fn wake(&mut self, vcpu: usize, to: Place, time: Nanos, sink: &mut dyn Sink) {
-        self.begin_as(vcpu, Place::Blocked, time, sink);
+    fn wake(&mut self, vcpu: usize, to: SchedState, time: Nanos, sink: &mut dyn Sink) {
+        self.begin_as(vcpu, SchedState::Blocked, time, sink);
         let place = self.world.vcpus[vcpu].place;
-        if matches!(place, Place::Blocked | Place::Unknown | Place::Waking) {
+        if matches!(place, SchedState::Blocked | SchedState::Unknown | SchedState::Waking) {
             self.go(vcpu, to, time, sink);
         }
     }
 
     /// A vCPU's first event tells what it did from the beginning.
     #[inline]
-    fn begin_as(&mut self, vcpu: usize, place: Place, time: Nanos, sink: &mut dyn Sink) {
-        if self.world.vcpus[vcpu].place == Place::Unknown {
+    fn begin_as(&mut self, vcpu: usize, place: SchedState, time: Nanos, sink: &mut dyn Sink) {
+        if self.world.vcpus[vcpu].place == SchedState::Unknown {
             let since = if self.edges { self.world.begin } else { time };
             self.go(vcpu, place, since, sink);
         }
     }
 
     #[inline]
-    fn go(&mut self, vcpu: usize, to: Place, time: Nanos, sink: &mut dyn Sink) {
+    fn go(&mut self, vcpu: usize, to: SchedState, time: Nanos, sink: &mut dyn Sink) {
         self.culprits.settle_one(&mut self.world, vcpu, time);
         let Some(change) = self.world.go(vcpu, to, time) else { return };
         self.changed(&change, sink);
@@ -418,7 +418,7 @@ impl Engine {
         self.waits.change(change);
         self.moves.change(change);
         self.periods.change(change);
-        if change.from != Place::Unknown {
+        if change.from != SchedState::Unknown {
             let vcpu = change.vcpu - self.world.members[change.vm][0];
             sink.span(change.vm, vcpu, change.from, change.since, change.time);
         }

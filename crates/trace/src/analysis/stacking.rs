@@ -71,9 +71,9 @@ impl StackingTally {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use instep_core::measure::skew::Place;
+    use instep_core::measure::skew::SchedState;
 
-    fn change(time: u64, from: Place, to: Place) -> VcpuChange {
+    fn change(time: u64, from: SchedState, to: SchedState) -> VcpuChange {
         VcpuChange { time: Nanos(time), vcpu: 0, vm: 0, from, to, since: Nanos(0) }
     }
 
@@ -81,11 +81,11 @@ mod tests {
     fn two_siblings_on_one_cpu_are_stacked_until_one_leaves() {
         let mut stacking = Stacking::new(1);
         let (here, there) = (CpuId(1), CpuId(2));
-        stacking.change(&change(0, Place::Unknown, Place::Running(here)));
-        stacking.change(&change(10, Place::Blocked, Place::Waiting(here)));
+        stacking.change(&change(0, SchedState::Unknown, SchedState::Running(here)));
+        stacking.change(&change(10, SchedState::Blocked, SchedState::Waiting(here)));
         assert_eq!(stacking.of(0, Nanos(15)).0, Nanos(5));
-        stacking.change(&change(20, Place::Waiting(here), Place::Running(there)));
-        stacking.change(&change(40, Place::Running(there), Place::Blocked));
+        stacking.change(&change(20, SchedState::Waiting(here), SchedState::Running(there)));
+        stacking.change(&change(40, SchedState::Running(there), SchedState::Blocked));
         assert_eq!(stacking.of(0, Nanos(50)), (Nanos(10), vec![(here, Nanos(10))]));
     }
 
@@ -93,7 +93,7 @@ mod tests {
     fn stacks_on_two_cpus_at_once_are_one_time() {
         let mut stacking = Stacking::new(1);
         for cpu in [0, 0, 1, 1] {
-            stacking.change(&change(10, Place::Blocked, Place::Waiting(CpuId(cpu))));
+            stacking.change(&change(10, SchedState::Blocked, SchedState::Waiting(CpuId(cpu))));
         }
         let (total, cpus) = stacking.of(0, Nanos(30));
         assert_eq!((total, cpus.len()), (Nanos(20), 2));

@@ -5,7 +5,7 @@
 //! each look stands for a millisecond. Between two events nothing changes but how long sleeps last, so
 //! the looks that fall between them are counted when the second comes, with the state of the first.
 
-use super::world::{Place, World};
+use super::world::{SchedState, World};
 use instep_core::units::Nanos;
 
 /// How often is looked.
@@ -56,7 +56,7 @@ impl Threshold {
         let looks = time.since(next).0 / EVERY.0 + 1;
         for (vm, state) in self.vms.iter_mut().enumerate() {
             let vcpus = || world.members[vm].iter().map(|vcpu| &world.vcpus[*vcpu]);
-            let asleep = vcpus().filter(|vcpu| vcpu.place == Place::Blocked);
+            let asleep = vcpus().filter(|vcpu| vcpu.place == SchedState::Blocked);
             let longest = asleep.map(|vcpu| vcpu.since).min();
             let longest = longest.filter(|_| vcpus().any(|vcpu| vcpu.place.is_waiting()));
             // Looks before the sleep is longer than the interval.

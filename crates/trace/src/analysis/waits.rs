@@ -5,7 +5,7 @@
 //! ends in an interrupt is the guest's timer or a device; one by another thread of the VM, a vhost
 //! or kernel thread is I/O.
 
-use super::world::{IDLE, Place, VcpuChange, World};
+use super::world::{IDLE, SchedState, VcpuChange, World};
 use crate::event::Context;
 use instep_core::units::{Nanos, Tid};
 use schemars::JsonSchema;
@@ -138,7 +138,7 @@ impl Waits {
             vcpu.wants = change.time;
         }
         match (change.from, change.to) {
-            (Place::Blocked, _) => {
+            (SchedState::Blocked, _) => {
                 let kind = vcpu.waker.take().unwrap_or(WakerKind::Other);
                 let sleeps = match kind {
                     WakerKind::Sibling => &mut vcpu.table.sibling,
@@ -150,7 +150,7 @@ impl Waits {
                 sleeps.ns += span.0;
                 vcpu.sleeps[class(span)] += 1;
             }
-            (from, Place::Running(_)) if from.is_waiting() => {
+            (from, SchedState::Running(_)) if from.is_waiting() => {
                 vcpu.waits[class(change.time.since(vcpu.wants))] += 1;
             }
             _ => {}

@@ -6,7 +6,7 @@
 use super::discover::FoundVm;
 use crate::event::{Comm, Left, MAX_CPUS};
 use crate::tid_map::TidMap;
-pub(super) use instep_core::measure::skew::{Place, VcpuChange};
+pub(super) use instep_core::measure::skew::{SchedState, VcpuChange};
 use instep_core::units::{CpuId, Nanos, Tid};
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(super) struct VcpuState {
     pub(super) vm: usize,
     pub(super) index: u32,
     pub(super) tid: Tid,
-    pub(super) place: Place,
+    pub(super) place: SchedState,
     pub(super) since: Nanos,
     pub(super) run: Nanos,
     pub(super) wait: Nanos,
@@ -54,7 +54,7 @@ const MAX_THREADS: usize = 1 << 20;
 
 /// A thread as an occupant of CPUs.
 #[derive(Clone, Copy, Debug)]
-struct Who {
+struct OccupantThread {
     vcpu: Option<u32>,
     group: u32,
     /// Whether the group is settled, so that a name does not change it.
@@ -73,7 +73,7 @@ pub(super) struct World {
     pub(super) groups: Vec<String>,
     by_name: BTreeMap<String, usize>,
     index: TidMap,
-    who: Vec<Who>,
+    who: Vec<OccupantThread>,
     /// First and last time of a scheduling event.
     pub(super) begin: Nanos,
     pub(super) now: Nanos,
@@ -95,20 +95,23 @@ impl World {
             now: begin,
             vms,
         };
-        world.put(Tid(0), Who { vcpu: None, group: IDLE as u32, is_fixed: true });
+        world.put(Tid(0), OccupantThread { vcpu: None, group: IDLE as u32, is_fixed: true });
         for vm in 0..world.vms.len() {
             for (index, tid) in world.vms[vm].vcpus.clone() {
                 let vcpu = world.vcpus.len();
                 world.vcpus.push(VcpuState::new(vm, index, Tid(tid), begin));
                 world.members[vm].push(vcpu);
                 let group = (FIRST_VM + vm) as u32;
-                world.put(Tid(tid), Who { vcpu: Some(vcpu as u32), group, is_fixed: true });
+                world.put(
+                    Tid(tid),
+                    OccupantThread { vcpu: Some(vcpu as u32), group, is_fixed: true },
+                );
             }
         }
         world
     }
 
-    fn put(&mut self, tid: Tid, who: Who) {
+    fn put(&mut self, tid: Tid, who: OccupantThread) {
         match self.index.get(tid) {
             Some(at) => self.who[at] = who,
             None if self.who.len() < MAX_THREADS && self.index.set(tid, self.who.len()) => {
@@ -164,7 +167,10 @@ impl World {
             None => name.split('/').next().unwrap_or(&name).to_owned(),
         };
         let group = self.group(group) as u32;
-        self.put(tid, Who { vcpu: None, group, is_fixed: owner_known(vhost, &self.vms) });
+        self.put(
+            tid,
+            OccupantThread { vcpu: None, group, is_fixed: owner_known(vhost, &self.vms) },
+        );
     }
 
     /// A thread is of this process.
@@ -175,7 +181,7 @@ impl World {
         let owner = self.vms.iter().find(|vm| vm.pid == Some(tgid.0));
         if let Some(name) = owner.map(emulator) {
             let group = self.group(name) as u32;
-            self.put(tid, Who { vcpu: None, group, is_fixed: true });
+            self.put(tid, OccupantThread { vcpu: None, group, is_fixed: true });
         }
     }
 
@@ -205,7 +211,7 @@ impl World {
     /// Moves a vCPU, accounts the time in its last state, and says what changed; `None` when
     /// nothing did.
     #[inline]
-    pub(super) fn go(&mut self, vcpu: usize, to: Place, time: Nanos) -> Option<VcpuChange> {
+    pub(super) fn go(&mut self, vcpu: usize, to: SchedState, time: Nanos) -> Option<VcpuChange> {
         let state = &mut self.vcpus[vcpu];
         let (from, since) = (state.place, state.since);
         if from == to {
@@ -213,27 +219,27 @@ impl World {
         }
         let span = time.since(since);
         match from {
-            Place::Running(_) => state.run.0 += span.0,
-            Place::Waking | Place::Waiting(_) => state.wait.0 += span.0,
-            Place::Blocked => state.blocked.0 += span.0,
-            Place::Unknown => {}
+            SchedState::Running(_) => state.run.0 += span.0,
+            SchedState::Waking | SchedState::Waiting(_) => state.wait.0 += span.0,
+            SchedState::Blocked => state.blocked.0 += span.0,
+            SchedState::Unknown => {}
         }
         (state.place, state.since, state.charged) = (to, time, time);
         let vm = state.vm;
-        if let Place::Waiting(cpu) = from {
+        if let SchedState::Waiting(cpu) = from {
             self.cpu(cpu).waiting.retain(|waiting| *waiting != vcpu);
         }
-        if let Place::Waiting(cpu) = to {
+        if let SchedState::Waiting(cpu) = to {
             self.cpu(cpu).waiting.push(vcpu);
         }
         Some(VcpuChange { time, vcpu, vm, from, to, since })
     }
 
     /// The state in which a thread that left a CPU is.
-    pub(super) fn after(left: Left, cpu: CpuId) -> Place {
+    pub(super) fn after(left: Left, cpu: CpuId) -> SchedState {
         match left {
-            Left::Runnable => Place::Waiting(cpu),
-            _ => Place::Blocked,
+            Left::Runnable => SchedState::Waiting(cpu),
+            _ => SchedState::Blocked,
         }
     }
 }
@@ -242,7 +248,7 @@ impl VcpuState {
     fn new(vm: usize, index: u32, tid: Tid, begin: Nanos) -> Self {
         let zero = Nanos(0);
         let (run, wait, blocked) = (zero, zero, zero);
-        let place = Place::Unknown;
+        let place = SchedState::Unknown;
         VcpuState {
             vm,
             index,

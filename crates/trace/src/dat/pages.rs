@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_before_a_page_is_told() {
+    fn what_was_missed_before_a_page_is_reported() {
         let mut data = page(MISSED | MISSED_COUNTED, &[29, 0]);
         data.extend(42u64.to_le_bytes());
         assert_eq!(Page::begin(&data, &LAYOUT).unwrap().1, Missed::Events(42));

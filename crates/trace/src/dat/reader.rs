@@ -41,7 +41,7 @@ impl<S: ReadAt> DatStream<S> {
         head.formats.iter().for_each(|format| points.add(format, options));
         if !points.has_switch() {
             return Err(Fault::new(
-                "it has no sched_switch, without which nothing can be said; record with \
+                "it has no sched_switch, without which nothing can be analysed; record with \
                  `trace-cmd record -e sched -e kvm:kvm_entry`",
             ));
         }

@@ -28,8 +28,8 @@ pub(super) mod id {
 
 /// A fault of a file that ends before what cannot be done without.
 fn cut(source: &dyn ReadAt, what: &str, end: u64) -> Result<Fault, Fault> {
-    let instead = ", or record it again and let trace-cmd end by itself or by SIGINT: it writes what \
-        tells where the events lie last";
+    let instead = ", or record it again and let trace-cmd end by itself or by SIGINT: it writes \
+                   the index of events last";
     Ok(Fault::cut(source.size()?, what, end, instead))
 }
 

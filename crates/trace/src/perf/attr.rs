@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_different_events_are_told_apart() {
+    fn samples_of_different_events_are_distinguished() {
         let mut layouts = Layouts::default();
         let common = IDENTIFIER | TID | TIME | CPU;
         layouts.add(&attr(common), [1].into_iter()).unwrap();

@@ -89,7 +89,7 @@ impl FileHead {
             .collect();
         let at = self.data.at.saturating_add(self.data.size);
         let cut = |end: u64| {
-            let what = "the formats of its tracepoints stand behind its records, in the part up";
+            let what = "the formats of its tracepoints follow its records, in the part up";
             Ok::<_, Fault>(Fault::cut(source.size()?, what, end, INSTEAD))
         };
         let list = read_up_to(source, at, bits.len() as u64 * 16)?;

@@ -64,8 +64,8 @@ impl<'a> PerfStream<'a> {
         if head.data.size == 0 {
             return Err(Fault::new(
                 "its recording was not ended properly (the size of its records is 0), so the \
-                 formats that stand behind them are missing; record again and let perf end by \
-                 itself or by SIGINT",
+                 formats that follow them are missing; record again and let perf end by itself or \
+                 by SIGINT",
             ));
         }
         let mut records = Records::new(options);
@@ -148,10 +148,10 @@ impl<'a> PerfStream<'a> {
         }
         if !self.records.learn_formats() {
             return Err(Fault::new(
-                "it tells of no sched_switch, without which nothing can be said: other events were \
-                 recorded, or it is cut off before; record with \
-                 `perf sched record -a` or `perf record -a -e sched:sched_switch,\
-                 sched:sched_wakeup,sched:sched_waking,sched:sched_migrate_task,kvm:kvm_entry`",
+                "it has no sched_switch, without which nothing can be analysed: other events were \
+                 recorded, or it is cut off before; record with `perf sched record -a` or `perf \
+                 record -a -e \
+                 sched:sched_switch,sched:sched_wakeup,sched:sched_waking,sched:sched_migrate_task,kvm:kvm_entry`",
             ));
         }
         let lacking = self.records.layouts.all().iter().filter(|layout| layout.is_tracepoint);

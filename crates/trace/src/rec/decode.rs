@@ -254,7 +254,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_that_nobody_wrote_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             if let Ok(mut decoder) = Decoder::new(&bytes) {
                 let mut count = 0;
                 while decoder.next().is_some() {

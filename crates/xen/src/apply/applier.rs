@@ -1,6 +1,6 @@
 //! Sets affinities of domains: recorded before they are touched, and each domain wholly or not at all.
 
-use super::hands::Hands;
+use super::access::HostAccess;
 use super::journal::{self, Held, Journal};
 use crate::error::Error;
 use crate::scan::{DomainFacts, DomainKey, XenScan};
@@ -79,7 +79,7 @@ pub struct Applier<H> {
     pub(super) journal: Journal,
 }
 
-impl<H: Hands> Applier<H> {
+impl<H: HostAccess> Applier<H> {
     /// With the journal of this state directory, for this process, `own`.
     ///
     /// # Errors

@@ -101,7 +101,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Journal, Error> {
         return Err(damaged(format!("its schema is not {SCHEMA}")));
     }
     if document.boot_id.is_empty() {
-        return Err(damaged("it does not tell its boot".to_owned()));
+        return Err(damaged("it does not say at which boot it was written".to_owned()));
     }
     let domains = document.domains.into_iter().map(|entry| (entry.domain, entry.changed)).collect();
     Ok(Journal { boot_id: document.boot_id, holder: document.holder, domains })
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn journal_of_a_boot_that_cannot_be_told_is_neither_used_nor_void() {
+    fn journal_of_an_unknown_boot_is_neither_used_nor_void() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = Journal::of_this_boot(dir.path(), Holder::Kept).unwrap();
         let key = DomainKey { id: 3, uuid: "u".to_owned() };
@@ -263,6 +263,6 @@ mod tests {
         let nameless = text.replace(&boot_id().unwrap(), "");
         fs::write(Journal::path_in(dir.path()), nameless).unwrap();
         let error = Journal::load(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("it does not tell its boot"), "{error}");
+        assert!(error.contains("it does not say at which boot it was written"), "{error}");
     }
 }

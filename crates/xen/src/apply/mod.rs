@@ -7,14 +7,14 @@
 //! ```
 //! Nothing here decides where anything should be. The caller holds the lock of the state directory.
 
+mod access;
 mod applier;
-mod hands;
 mod journal;
 mod node_affinity;
 mod restore;
 
+pub use access::{HostAccess, LiveAccess, pin_arguments};
 pub use applier::{Applied, Applier, DomainChange};
-pub use hands::{Hands, LiveHands, pin_arguments};
 pub use instep_state::Holder;
 pub use journal::{Held, Journal, parse};
 pub use restore::DomainRestoreReport;

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn library_that_is_missing_is_told_with_what_to_install() {
+    fn library_that_is_missing_is_reported_with_what_to_install() {
         let library = Library::named("libxenlight.so.0.0");
         for error in [library.probe(3), library.set(3, &NodeSet::new(), false)] {
             let error = error.unwrap_err().to_string();
@@ -163,7 +163,7 @@ mod tests {
         }"#;
 
     #[test]
-    fn library_is_told_the_domain_and_the_map() {
+    fn library_gets_the_domain_and_the_map() {
         let dir = tempfile::tempdir().unwrap();
         let place = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         let (source, library, out) = (place("made.c"), place("made.so"), place("out"));

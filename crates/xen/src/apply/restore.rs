@@ -1,7 +1,7 @@
 //! Puts back what Instep changed, where it is still as Instep set it.
 
+use super::access::HostAccess;
 use super::applier::Applier;
-use super::hands::Hands;
 use super::journal::Held;
 use crate::error::Error;
 use crate::scan::{DomainFacts, DomainKey};
@@ -31,7 +31,7 @@ impl DomainRestoreReport {
 /// Hard and soft affinity to go back to, by vCPU.
 type Back = BTreeMap<u32, (Option<CpuSet>, Option<CpuSet>)>;
 
-impl<H: Hands> Applier<H> {
+impl<H: HostAccess> Applier<H> {
     /// Puts back everything in the journal, or of the domains that `chosen` names.
     ///
     /// # Errors

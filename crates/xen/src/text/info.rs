@@ -25,14 +25,14 @@ pub struct Info {
     /// How many nodes there are.
     pub node_count: u32,
     /// Online CPUs by number.
-    pub cpus: BTreeMap<u32, Place>,
+    pub cpus: BTreeMap<u32, CpuLocation>,
     /// Nodes by number.
     pub nodes: BTreeMap<u32, NodeRow>,
 }
 
 /// Where a CPU sits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct CpuLocation {
     /// The core's number in its socket.
     pub core: u32,
     /// The socket.
@@ -115,10 +115,10 @@ pub fn parse(text: &str) -> Result<Info, Error> {
     Ok(info)
 }
 
-fn place(value: &str) -> Option<Place> {
+fn place(value: &str) -> Option<CpuLocation> {
     let mut numbers = value.split_whitespace().map(|number| number.parse::<u32>());
     let mut next = || numbers.next()?.ok();
-    let place = Place { core: next()?, socket: next()?, node: next()? };
+    let place = CpuLocation { core: next()?, socket: next()?, node: next()? };
     numbers.next().is_none().then_some(place)
 }
 
@@ -143,17 +143,17 @@ impl Info {
     /// # Errors
     /// It has no CPU that can be.
     pub fn topology(&self) -> Result<Topology, Error> {
-        let together = |same: &dyn Fn(&Place) -> bool| {
+        let together = |same: &dyn Fn(&CpuLocation) -> bool| {
             let cpus = self.cpus.iter().filter(|(_, place)| same(place));
             cpus.map(|(id, _)| CpuId(*id)).collect::<CpuSet>()
         };
-        let mut cores: BTreeMap<Place, CpuSet> = BTreeMap::new();
+        let mut cores: BTreeMap<CpuLocation, CpuSet> = BTreeMap::new();
         let mut caches: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
         for (id, place) in &self.cpus {
             cores.entry(*place).or_default().insert(CpuId(*id));
             caches.entry((place.socket, place.node)).or_default().insert(CpuId(*id));
         }
-        let cpu = |(id, place): (&u32, &Place)| CpuFacts {
+        let cpu = |(id, place): (&u32, &CpuLocation)| CpuFacts {
             id: *id,
             package: Some(place.socket),
             thread_siblings: cores.get(place).cloned(),

@@ -1,6 +1,6 @@
 //! `xl list`, with any of `-v` (UUID), `-c` (CPU pool) and `-n` (node affinity): one row a domain.
 
-use super::{MOST_NAMED, Mask, XlTable, last_words, lines, seconds};
+use super::{MOST_NAMED, XlSet, XlTable, last_words, lines, seconds};
 use crate::error::Error;
 use instep_core::units::{Nanos, NodeId};
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ pub struct Domain {
     /// Its CPU pool, with `-c`.
     pub pool: Option<String>,
     /// Its node affinity, with `-n`.
-    pub nodes: Option<Mask<NodeId>>,
+    pub nodes: Option<XlSet<NodeId>>,
 }
 
 impl Domain {
@@ -117,7 +117,7 @@ fn row(line: &str, columns: &Columns) -> Option<Domain> {
             .map(|uuid| Some(uuid).filter(|uuid| is_uuid(uuid)).map(str::to_owned))
             .map_or(Some(None), |uuid| uuid.map(Some))?,
         pool: pool.map(str::to_owned),
-        nodes: nodes.map(Mask::parse).map_or(Some(None), |mask| mask.map(Some))?,
+        nodes: nodes.map(XlSet::parse).map_or(Some(None), |mask| mask.map(Some))?,
     })
 }
 

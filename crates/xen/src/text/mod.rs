@@ -20,14 +20,14 @@ use std::collections::BTreeMap;
 
 /// A set as `xl` prints it: `all`, `none`, `0-3,8`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mask<T: Id> {
+pub enum XlSet<T: Id> {
     /// All that there are.
     All,
     /// These.
     These(IdSet<T>),
 }
 
-impl<T: Id> Mask<T> {
+impl<T: Id> XlSet<T> {
     /// Reads one; `None` for anything else. `any cpu` and `any node` are what Xen before 4.5 printed.
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim() {
@@ -153,10 +153,10 @@ mod tests {
 
     #[test]
     fn masks_are_words_or_lists() {
-        assert_eq!(Mask::<CpuId>::parse("all"), Some(Mask::All));
-        assert_eq!(Mask::<CpuId>::parse("none"), Some(Mask::These(IdSet::new())));
-        let some = Mask::<CpuId>::parse("0-1,4").unwrap();
+        assert_eq!(XlSet::<CpuId>::parse("all"), Some(XlSet::All));
+        assert_eq!(XlSet::<CpuId>::parse("none"), Some(XlSet::These(IdSet::new())));
+        let some = XlSet::<CpuId>::parse("0-1,4").unwrap();
         assert_eq!(some.of(&IdSet::new()).to_string(), "0-1,4");
-        assert!(Mask::<CpuId>::parse("0-").is_none() && Mask::<CpuId>::parse("").is_none());
+        assert!(XlSet::<CpuId>::parse("0-").is_none() && XlSet::<CpuId>::parse("").is_none());
     }
 }

@@ -1,7 +1,7 @@
 //! `xl vcpu-list`: one row a vCPU, with its CPU time (to a tenth of a second) and both affinities.
 
 use super::list::MOST_DOMAINS;
-use super::{Mask, XlTable, last_words, lines, seconds};
+use super::{XlSet, XlTable, last_words, lines, seconds};
 use crate::error::Error;
 use instep_core::units::{CpuId, Nanos};
 
@@ -23,9 +23,9 @@ pub struct VcpuRow {
     /// CPU time since the domain was made.
     pub time: Nanos,
     /// Where it may run.
-    pub hard: Mask<CpuId>,
+    pub hard: XlSet<CpuId>,
     /// Where it prefers to run.
-    pub soft: Mask<CpuId>,
+    pub soft: XlSet<CpuId>,
 }
 
 /// Reads it, in its order.
@@ -58,7 +58,7 @@ fn row(line: &str) -> Option<VcpuRow> {
         index: index.parse().ok().filter(|index| *index < MOST_VCPUS)?,
         cpu,
         time: Nanos(seconds(time)?),
-        hard: Mask::parse(hard)?,
-        soft: Mask::parse(soft)?,
+        hard: XlSet::parse(hard)?,
+        soft: XlSet::parse(soft)?,
     })
 }

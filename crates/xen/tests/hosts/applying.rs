@@ -117,7 +117,7 @@ fn original_is_on_disk_before_the_first_command() {
 
 /// Someone sets another node affinity after Instep did; then Instep changes vCPUs of that domain only.
 #[test]
-fn node_affinity_that_someone_set_since_is_left_alone_after_a_change_of_vcpus() {
+fn node_affinity_set_by_others_survives_a_change_of_vcpus() {
     let (dir, made) = (dir(), Made::of(STATE));
     let seen = captured(STATE);
     let mut changes = mending(&seen, None);
@@ -251,7 +251,7 @@ fn without_libxenlight_nothing_of_a_domain_is_touched() {
 }
 
 #[test]
-fn domain_that_ends_between_two_commands_is_told_and_forgotten() {
+fn domain_that_ends_meanwhile_is_reported_and_forgotten() {
     let (dir, made) = (dir(), Made::of(STATE));
     made.trouble.set(Trouble::Ends(3));
     let seen = captured(STATE);

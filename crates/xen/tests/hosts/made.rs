@@ -2,9 +2,9 @@
 
 use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::NodeId;
-use instep_xen::apply::{Hands, Journal, pin_arguments};
+use instep_xen::apply::{HostAccess, Journal, pin_arguments};
 use instep_xen::scan::{Depth, scan};
-use instep_xen::text::Mask;
+use instep_xen::text::XlSet;
 use instep_xen::{Error, Source, XenScan};
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -102,7 +102,7 @@ impl Made {
     }
 }
 
-impl Hands for &Made {
+impl HostAccess for &Made {
     fn scan_domains(&self) -> Result<XenScan, Error> {
         Ok(self.scan.borrow().clone())
     }
@@ -135,7 +135,7 @@ impl Hands for &Made {
         let arguments = pin_arguments(domain, vcpu, hard, soft);
         for (set, word) in [(&mut of.hard, &arguments[3]), (&mut of.soft, &arguments[4])] {
             if word != "-" {
-                *set = Mask::parse(word).unwrap().of(&all);
+                *set = XlSet::parse(word).unwrap().of(&all);
             }
         }
         self.log.borrow_mut().push(arguments.join(" "));

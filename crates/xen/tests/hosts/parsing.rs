@@ -4,7 +4,9 @@ use crate::made::{self, captured, copy, node};
 use instep_core::conflict::find;
 use instep_core::units::{Bytes, CpuId, Nanos, NodeId};
 use instep_xen::scan::{Depth, XenScan, scan};
-use instep_xen::text::{Mask, config, cpupools, info, list, node_memory, sched, uptime, vcpu_list};
+use instep_xen::text::{
+    XlSet, config, cpupools, info, list, node_memory, sched, uptime, vcpu_list,
+};
 use instep_xen::{DomainKey, Error, Source, rates};
 use std::fs;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ fn host_is_read_with_its_nodes() {
     let info = info::parse(&output("two-nodes/six-domains", "xl-info-n")).unwrap();
     assert_eq!((info.version.as_str(), info.scheduler.as_str()), ("4.17.7", "credit2"));
     assert_eq!((info.max_cpu, info.node_count, info.cpus.len()), (Some(7), 2, 8));
-    assert_eq!(info.cpus[&5], info::Place { core: 1, socket: 1, node: 1 });
+    assert_eq!(info.cpus[&5], info::CpuLocation { core: 1, socket: 1, node: 1 });
     let topology = info.topology().unwrap();
     assert_eq!(
         (topology.cores().len(), topology.llcs().len(), topology.packages().len()),
@@ -38,8 +40,8 @@ fn domains_are_read_with_all_columns() {
     let four = &domains[3];
     assert_eq!((four.id, four.memory_mib, four.vcpus), (3, 128, 4));
     assert_eq!(four.pool.as_deref(), Some("Pool-0"));
-    assert_eq!(four.nodes, Some(Mask::These(node(0))));
-    assert_eq!(domains[0].nodes, Some(Mask::All));
+    assert_eq!(four.nodes, Some(XlSet::These(node(0))));
+    assert_eq!(domains[0].nodes, Some(XlSet::All));
     assert!(four.uuid.as_ref().is_some_and(|uuid| uuid.len() == 36));
     assert!(!four.is_ending());
 }
@@ -48,7 +50,7 @@ fn domains_are_read_with_all_columns() {
 #[test]
 fn columns_that_are_not_asked_for_are_not_known() {
     let domains = list::parse(&output("two-nodes/six-domains", "xl-list-n")).unwrap().rows;
-    assert_eq!(domains[3].nodes, Some(Mask::These(node(0))));
+    assert_eq!(domains[3].nodes, Some(XlSet::These(node(0))));
     assert_eq!((&domains[3].uuid, &domains[3].pool), (&None, &None));
     let domains = list::parse(&output("two-nodes/six-domains", "xl-list-v")).unwrap().rows;
     assert!(domains[3].uuid.is_some() && domains[3].nodes.is_none());
@@ -60,11 +62,11 @@ fn vcpus_have_both_affinities() {
     let four: Vec<_> = vcpus.iter().filter(|vcpu| vcpu.domain == 3).collect();
     assert_eq!(four.len(), 4);
     for vcpu in four {
-        assert_eq!(vcpu.hard, Mask::parse("2-5").unwrap());
-        assert_eq!(vcpu.soft, Mask::parse("0-3").unwrap());
+        assert_eq!(vcpu.hard, XlSet::parse("2-5").unwrap());
+        assert_eq!(vcpu.soft, XlSet::parse("0-3").unwrap());
         assert!(vcpu.cpu.is_some_and(|cpu| (2..6).contains(&cpu.0)));
     }
-    assert!(vcpus.iter().filter(|vcpu| vcpu.domain == 0).all(|vcpu| vcpu.hard == Mask::All));
+    assert!(vcpus.iter().filter(|vcpu| vcpu.domain == 0).all(|vcpu| vcpu.hard == XlSet::All));
 }
 
 /// Domain 2 has twice the usual weight, and half a CPU at most.
@@ -220,7 +222,7 @@ fn crowding_on_a_real_host_is_found_and_mended() {
 
 /// What real commands of Xen 4.17 said.
 #[test]
-fn domain_that_is_gone_is_told_from_other_failures() {
+fn ended_domain_is_distinguished_from_other_failures() {
     for (said, is_gone, is_denied) in [
         ("Could not get domain info", true, false),
         ("nosuch is an invalid domain identifier (rc=-6)", true, false),
@@ -290,7 +292,7 @@ fn vcpus_on_two_cpus_of_a_core_compete_for_it() {
 }
 
 #[test]
-fn domain_that_goes_between_two_commands_is_left_out_and_told() {
+fn domain_that_goes_between_two_commands_is_left_out_and_reported() {
     let scan = changed("xl-vcpu-list", |text| {
         text.lines()
             .filter(|line| !line.starts_with("four"))
@@ -330,7 +332,7 @@ fn row_that_cannot_be_read_leaves_out_its_domain_only() {
 }
 
 #[test]
-fn what_is_missing_or_odd_in_a_copy_is_told() {
+fn what_is_missing_or_odd_in_a_copy_is_reported() {
     for (file, from, to, said) in [
         ("xl-vcpu-list", "Affinity (Hard / Soft)", "CPU Affinity", "line 1 of `xl vcpu-list`"),
         ("xl-list-v-c-n", "Time(s)", "Zeit(s)", "line 1 of `xl list`"),

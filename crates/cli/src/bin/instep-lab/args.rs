@@ -33,7 +33,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Shows all of it without VMs of yours: an emulated NUMA host whose guests it places.
+    /// Shows Instep at work without VMs of yours: it places the guests of an emulated NUMA host.
     #[command(after_help = "Exits with 1 when something did not hold.\n\n\
         It boots a host of 2 nodes x 2 cores x 2 threads in software, with real KVM \
         guests in it, then one of 2 CPUs on which two guests show what the kernel scheduler is worth, \
@@ -51,7 +51,7 @@ pub(crate) enum Command {
         instep sim scenarios/sim/consolidated.toml --html page.html --perfetto trace.pftrace\n  \
         instep sim --swarm 2000 --scheduler cfs --out small.toml")]
     Sim(SimArgs),
-    /// Runs published experiments in the simulator, published beside simulated.
+    /// Runs published experiments in the simulator, and shows published figures beside simulated ones.
     #[command(after_help = "A difference is shown, not an error. Ctrl-C leaves what is finished \
         and exits with 1.\n\n\
         Examples:\n  instep reproduce --list\n  instep reproduce stacking\n  \

@@ -79,8 +79,9 @@ fn run_scenario(args: &LabRunArgs) -> anyhow::Result<Outcome> {
         writable(page)?;
     }
     if let Some(dir) = &args.keep {
-        std::fs::create_dir_all(dir)
-            .with_context(|| format!("--keep {}: no directory that can be had", dir.display()))?;
+        std::fs::create_dir_all(dir).with_context(|| {
+            format!("--keep {}: cannot make this directory; name another", dir.display())
+        })?;
         writable(&dir.join("report.json"))?;
     }
     let stop = Stop::on_signals()?;

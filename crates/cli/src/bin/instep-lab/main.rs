@@ -21,7 +21,7 @@ use scenario_file::{Reader, hinted};
 use std::process::ExitCode;
 
 /// The last line when this machine lacks something: what, is said before. The tests skip by it.
-const LACKING: &str = "this cannot be done here; all that is missing is told by: instep lab doctor";
+const LACKING: &str = "this cannot be done here; `instep lab doctor` lists all that is missing";
 
 fn main() -> ExitCode {
     let survives = instep_agent::run::survive_size_limit();

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_likest_names_are_said_and_an_exact_one_alone() {
+    fn nearest_names_are_suggested_and_an_exact_one_alone() {
         let near = |wanted| nearest(wanted, ["s/hello.toml", "help", "pinned"].into_iter());
         assert_eq!(near("helo").as_deref(), Some("s/hello.toml or help"));
         assert_eq!(near("hello").as_deref(), Some("s/hello.toml"));

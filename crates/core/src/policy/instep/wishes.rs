@@ -6,7 +6,7 @@ use super::plan::{Plan, Terms};
 use super::search;
 use crate::conflict::ConflictKind;
 use crate::idset::{CpuSet, NodeSet};
-use crate::reason::{Against, Placement, Reason, Saved, Where};
+use crate::reason::{Against, Placement, Reason, Saved, VmPlace};
 use crate::snapshot::Vm;
 use crate::units::{Bytes, Milli, NodeId};
 use std::cmp::Reverse;
@@ -124,7 +124,7 @@ pub(super) fn placement(
     }
     let place = |nodes: &NodeSet, cpus: &CpuSet| {
         let all = host.snapshot.topology.cpus_of(nodes).minus(&host.snapshot.isolated);
-        Where { nodes: nodes.clone(), cpus: (*cpus != all).then(|| cpus.clone()) }
+        VmPlace { nodes: nodes.clone(), cpus: (*cpus != all).then(|| cpus.clone()) }
     };
     let against = differs.then(|| Against { place: place(&nodes, &there), saved: Saved(saved) });
     Placement { place: place(home, cpus), vcpus: vm.vcpus.len(), kept: !moved, against }

@@ -62,7 +62,7 @@ fn a_change_is_made_and_journalled_and_undone() {
 }
 
 #[test]
-fn the_first_affinity_is_restored_after_many_changes_and_a_crash() {
+fn first_affinity_is_restored_after_many_changes_and_a_crash() {
     let Some((a, b)) = two_cpus() else { return };
     let (dir, mut applier) = applier();
     let sleeper = Sleeper::start();
@@ -79,7 +79,7 @@ fn the_first_affinity_is_restored_after_many_changes_and_a_crash() {
 }
 
 #[test]
-fn an_affinity_changed_since_the_snapshot_is_respected_and_becomes_the_original() {
+fn affinity_changed_since_the_snapshot_becomes_the_original() {
     let Some((a, b)) = two_cpus() else { return };
     let (_dir, mut applier) = applier();
     let sleeper = Sleeper::start();
@@ -97,7 +97,7 @@ fn an_affinity_changed_since_the_snapshot_is_respected_and_becomes_the_original(
 }
 
 #[test]
-fn threads_that_are_gone_or_reused_are_told_and_nothing_is_written() {
+fn ended_or_reused_threads_are_reported_and_not_written() {
     let Some((a, _)) = two_cpus() else { return };
     let (_dir, mut applier) = applier();
     let mut sleeper = Sleeper::start();
@@ -111,7 +111,7 @@ fn threads_that_are_gone_or_reused_are_told_and_nothing_is_written() {
 }
 
 #[test]
-fn a_thread_that_takes_the_id_while_the_journal_is_written_is_not_touched() {
+fn thread_that_reuses_an_id_meanwhile_is_not_touched() {
     /// A /proc in which the thread is replaced as soon as its affinity was read.
     struct Replaced(std::path::PathBuf, Cell<u32>);
     impl Replaced {
@@ -301,7 +301,7 @@ impl Affinity for Strict {
 }
 
 #[test]
-fn a_refusal_names_the_capability_and_a_failed_restore_keeps_the_journal() {
+fn refusal_names_the_capability_and_keeps_the_journal() {
     let Some((a, _)) = two_cpus() else { return };
     let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
@@ -326,7 +326,7 @@ fn a_refusal_names_the_capability_and_a_failed_restore_keeps_the_journal() {
 }
 
 #[test]
-fn what_the_kernel_narrowed_is_told_and_still_known_as_ours() {
+fn what_the_kernel_narrowed_is_reported_and_still_known_as_ours() {
     let Some((a, b)) = two_cpus() else { return };
     let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();
@@ -346,7 +346,7 @@ fn what_the_kernel_narrowed_is_told_and_still_known_as_ours() {
 }
 
 #[test]
-fn a_thread_that_the_kernel_refuses_to_change_is_not_journalled_as_ours() {
+fn refused_change_is_not_journalled_as_ours() {
     struct Refuses;
     impl Affinity for Refuses {
         fn get(&self, tid: Tid) -> io::Result<CpuSet> {
@@ -452,7 +452,7 @@ fn restored(asked: &str, cpuset: &str) -> (usize, usize, String, u32) {
 }
 
 #[test]
-fn a_cpuset_that_became_narrower_is_not_taken_for_an_operators_will() {
+fn cpuset_that_became_narrower_is_not_taken_for_operators_will() {
     assert_eq!(restored("0-3", "2-5"), (1, 0, "0-7".into(), 2));
     assert_eq!(restored("0-3", "0-7"), (1, 0, every_cpu(), 1));
 }
@@ -507,7 +507,7 @@ fn a_refused_change_forgets_nothing_of_the_one_before() {
 }
 
 #[test]
-fn a_thread_that_gets_its_original_back_follows_its_cpuset_again() {
+fn thread_that_gets_its_original_back_follows_its_cpuset_again() {
     // Thread 9 has its affinity from one that an operator had pinned.
     let back = |thread: u32| {
         let (_dir, mut applier) = fenced(Fenced::new(&[(7, "0-3"), (8, "0-3"), (9, "0-3")], "0-5"));

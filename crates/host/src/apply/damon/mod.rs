@@ -76,7 +76,7 @@ impl Damon {
             others => {
                 return Err(Error::Unusable {
                     what: format!(
-                        "somebody else uses DAMON ({} is {others})",
+                        "another program uses DAMON ({} is {others})",
                         files.path("nr_kdamonds").display()
                     ),
                     next: "Instep leaves that alone".to_owned(),
@@ -183,7 +183,8 @@ impl Files {
             Err(error) if error.is_gone() => {
                 return Err(Error::Unusable {
                     what: format!("the kernel has no DAMON: there is no {}", path.display()),
-                    next: "a kernel with CONFIG_DAMON_SYSFS and CONFIG_DAMON_VADDR tells which memory is in use"
+                    next: "a kernel with CONFIG_DAMON_SYSFS and CONFIG_DAMON_VADDR shows which \
+                           memory is in use"
                         .to_owned(),
                 });
             }

@@ -52,7 +52,7 @@ impl fmt::Display for Undone {
         match self {
             Undone::Removed { target } => write!(f, "DAMON no longer watches process {target}"),
             Undone::Gone => f.write_str("DAMON's monitor was gone"),
-            Undone::Others => f.write_str("DAMON is left alone: somebody else uses it now"),
+            Undone::Others => f.write_str("DAMON is left as it is: another program uses it now"),
         }
     }
 }
@@ -81,13 +81,11 @@ impl Record {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Error::read(path, source)),
         }
-        let damaged = |why: String| {
-            Error::Unusable {
+        let damaged = |why: String| Error::Unusable {
             what: format!("the record {} is damaged: {why}", path.display()),
-            next: "remove it, and `echo 0 > /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds` if nobody \
-                   else uses DAMON"
+            next: "remove it, and `echo 0 > /sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds` if \
+                   no other program uses DAMON"
                 .to_owned(),
-        }
         };
         let record: Self = serde_json::from_slice(&bytes).map_err(|e| damaged(e.to_string()))?;
         match record.schema == SCHEMA {

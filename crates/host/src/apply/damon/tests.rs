@@ -27,7 +27,7 @@ fn text(dir: &tempfile::TempDir, name: &str) -> String {
 const TARGET: &str = "0/contexts/0/targets/0/pid_target";
 
 #[test]
-fn kernel_without_damon_is_told_with_what_has_it() {
+fn kernel_without_damon_is_reported_with_what_has_it() {
     let (_dir, damon) = host(&[]);
     let said = damon.watch(7, 1).unwrap_err().to_string();
     assert!(said.contains("has no DAMON") && said.contains("CONFIG_DAMON_SYSFS"), "{said}");
@@ -35,11 +35,11 @@ fn kernel_without_damon_is_told_with_what_has_it() {
 }
 
 #[test]
-fn somebody_elses_monitors_are_left_alone_and_told() {
+fn somebody_elses_monitors_are_left_alone_and_reported() {
     let (dir, damon) = host(&[("nr_kdamonds", "2\n")]);
     let said = damon.watch(7, 1).unwrap_err().to_string();
     assert!(
-        said.contains("somebody else uses DAMON") && said.contains("nr_kdamonds is 2"),
+        said.contains("another program uses DAMON") && said.contains("nr_kdamonds is 2"),
         "{said}"
     );
     assert_eq!(
@@ -107,7 +107,7 @@ fn only_the_monitor_that_was_recorded_is_removed() {
 }
 
 #[test]
-fn damaged_record_is_told_with_what_to_do() {
+fn damaged_record_is_reported_with_what_to_do() {
     let (dir, damon) = host(&[("nr_kdamonds", "1\n")]);
     fs::write(dir.path().join("state/damon.json"), "{").unwrap();
     let said = undo(&damon.root, &damon.state).unwrap_err().to_string();

@@ -185,7 +185,7 @@ fn one_pinned_page_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn a_step_keeps_its_budget_of_bytes_to_the_block_and_the_next_goes_on() {
+fn step_keeps_its_budget_and_the_next_goes_on() {
     let mut pages = Simulated::new((0..5 * 1024).map(|_| (0, Fate::Moves)));
     let mut coming = pages.homecoming();
     let budget = Budget { bytes: Bytes(1000 * 4096), time: Duration::MAX };
@@ -236,7 +236,7 @@ fn a_full_home_stops_the_step_where_it_can_go_on_later() {
 }
 
 #[test]
-fn a_node_that_is_fuller_than_it_said_is_counted_and_not_tried_again() {
+fn node_fuller_than_reported_is_counted_and_not_tried_again() {
     let mut pages = Simulated::new((0..1000).map(|_| (0, Fate::Moves)));
     pages.capacity[1] = 100;
     let mut coming = pages.homecoming();
@@ -295,7 +295,7 @@ fn used_memory_comes_first_and_what_is_left_to_be_used_is_known() {
 }
 
 #[test]
-fn batches_grow_while_they_are_brisk_and_shrink_at_a_pinned_page() {
+fn batches_grow_while_they_are_brisk_and_shrink_at_pinned_page() {
     let blocks = 200;
     let mut pages = Simulated::new((0..blocks * 512).map(|_| (0, Fate::Moves)));
     let mut coming = pages.homecoming();

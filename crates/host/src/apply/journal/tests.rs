@@ -53,7 +53,7 @@ fn what_is_stored_is_loaded() {
 }
 
 #[test]
-fn a_journal_cut_anywhere_is_an_error_that_names_the_file_and_keeps_it() {
+fn cut_journal_is_an_error_that_names_and_keeps_the_file() {
     let (_dir, lock) = locked();
     journal().store(&lock).unwrap();
     let path = lock.state().file(FILE);
@@ -116,7 +116,7 @@ fn only_a_damaged_journal_is_set_aside() {
 }
 
 #[test]
-fn a_journal_of_another_boot_or_a_dead_instance_is_told() {
+fn a_journal_of_another_boot_or_a_dead_instance_is_reported() {
     let mut journal = journal();
     assert!(!journal.is_abandoned().unwrap());
     let Holder::Instance { pid, start } = journal.holder else { panic!() };
@@ -127,7 +127,7 @@ fn a_journal_of_another_boot_or_a_dead_instance_is_told() {
 }
 
 #[test]
-fn the_initial_affinity_is_the_original_only_while_nobody_else_set_it() {
+fn initial_affinity_is_the_original_while_no_other_set_it() {
     let journal = journal();
     let (online, ours) = (cpus("0-5"), cpus("2-3"));
     let initial = |key, present: &CpuSet| initial_of(&journal, key, present, &online);
@@ -178,7 +178,7 @@ fn set_that_an_untouched_thread_has_was_not_inherited() {
 }
 
 #[test]
-fn journal_that_somebody_wrote_into_is_not_the_one_that_was_left() {
+fn journal_that_somebody_wrote_into_is_not_one_that_was_left() {
     let (_dir, lock) = locked();
     journal().store(&lock).unwrap();
     let left = Journal::file_id(lock.state());

@@ -63,8 +63,8 @@ impl Aside {
     /// What is to be said where work was left undone in this scan and not in the one before.
     pub(in crate::discover) fn warning(&self) -> Option<String> {
         (self.left_undone == [true, false]).then(|| {
-            "/etc/pve does not answer (is pmxcfs of Proxmox alive?): settings in the tags of VMs stay as they were \
-             last known"
+            "/etc/pve does not answer (does pmxcfs of Proxmox run?): settings in the tags of VMs \
+             stay as they were last known"
                 .to_owned()
         })
     }

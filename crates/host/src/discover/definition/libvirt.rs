@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_and_another_element_are_told() {
+    fn another_version_and_another_element_are_reported() {
         let said = |ours| with(ours).unwrap().problems().next().unwrap();
         let version = said(r#"<i:vm xmlns:i="urn:instep:vm:2" weight="7"/>"#);
         assert!(

@@ -151,7 +151,7 @@ impl State {
         (reader, aside): (&mut Reader, &mut Aside),
     ) -> &Definition {
         let Some(files) = Files::of(process) else { return &self.known };
-        let look = Look {
+        let look = DefinitionRead {
             files,
             pid: process.pid,
             uuid: process.guest.uuid.clone(),
@@ -197,7 +197,7 @@ impl State {
 }
 
 /// A look at the files of one process, which may be another thread's.
-struct Look {
+struct DefinitionRead {
     files: Files,
     pid: u32,
     uuid: Option<String>,
@@ -214,7 +214,7 @@ struct Seen {
     read: Option<Result<Definition, Unread>>,
 }
 
-impl Look {
+impl DefinitionRead {
     /// Whether the files are in a file system that need not answer.
     fn may_wait(&self) -> bool {
         self.is_live && matches!(self.files, Files::Proxmox { .. })
@@ -307,8 +307,8 @@ fn read_of_root(path: &Path, is_live: bool, reader: &mut Reader) -> Result<Vec<u
     let found = file.metadata().map_err(unread)?;
     if !found.is_file() || (is_live && !is_roots(&found)) {
         return Err(Unread::Wrong(format!(
-            "{} counts for nothing: it must be a regular file of root that nobody else may write to (it is \
-             user {}'s, mode {:o})",
+            "{} is ignored: it must be a regular file of root that nobody else may write to (it \
+             is user {}'s, mode {:o})",
             path.display(),
             found.uid(),
             found.mode() & 0o7777

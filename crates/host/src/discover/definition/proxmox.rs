@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_told_apart_as_proxmox_does() {
+    fn tags_are_distinguished_as_proxmox_does() {
         for tags in ["a;instep-ignore", "instep-ignore,b", "c instep-ignore  d", "instep-ignore"] {
             assert_eq!(
                 settings_of(&format!("cores: 2\ntags: {tags}\n")),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_kept_as_they_are_told() {
+    fn mistakes_are_kept_as_they_are_reported() {
         let ours =
             "<instep:vm xmlns:instep=\"urn:instep:vm:1\" cosched=\"relaxed\" weight=\"200\"/>";
         let wrong = "<i:x xmlns:i=\"urn:instep:vm:1\"/><i:vm xmlns:i=\"urn:instep:&quot;vm:2\" a=\"1\"/>\

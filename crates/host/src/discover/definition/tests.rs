@@ -65,7 +65,7 @@ impl Copy {
 const STATUS: &str = "run/libvirt/qemu/web.xml";
 
 #[test]
-fn metadata_of_the_running_domain_is_read_and_its_change_is_noticed() {
+fn metadata_of_running_domain_is_read_and_its_change_is_noticed() {
     let mut copy = Copy::new();
     assert_eq!(copy.settings_and_problems("web"), (vec![], vec![]), "no file");
     let status = copy.status();
@@ -128,7 +128,7 @@ fn file_of_another_process_or_another_domain_says_nothing() {
 }
 
 #[test]
-fn file_that_is_damaged_later_changes_nothing_and_is_told() {
+fn file_that_is_damaged_later_changes_nothing_and_is_reported() {
     let mut copy = Copy::new();
     let status = copy.status();
     copy.write(STATUS, &status);
@@ -210,7 +210,7 @@ fn what_is_no_file_is_neither_read_nor_waited_for() {
 }
 
 #[test]
-fn lack_of_privilege_is_told_for_all_vms_together() {
+fn lack_of_privilege_is_reported_for_all_vms_together() {
     let mut state = State::default();
     let denied = |path: &str| {
         let error = io::Error::from(io::ErrorKind::PermissionDenied);

@@ -40,7 +40,7 @@ mod tests {
     use instep_madehost::{HostSpec, MadeHost, VmSpec, Vmm, scratch_dir};
 
     #[test]
-    fn scan_for_vms_alone_leaves_what_is_told_once_to_the_next_scan() {
+    fn scan_for_vms_alone_leaves_single_notices_to_the_next_scan() {
         let dir = scratch_dir().unwrap();
         let mut made = MadeHost::new(HostSpec::new(2, 4));
         let vm = VmSpec::new("a", Vmm::QemuKvm, 2, NodeId(1), Bytes::from_mib(64));
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn scan_for_vms_alone_leaves_work_that_did_not_end_to_the_next_scan() {
+    fn scan_for_vms_alone_leaves_work_that_did_not_end_to_next_scan() {
         let dir = scratch_dir().unwrap();
         MadeHost::new(HostSpec::new(1, 2)).write(dir.path()).unwrap();
         let mut scanner = Scanner::new(Root::at(dir.path()), ScanOptions::once());

@@ -151,7 +151,7 @@ fn named_threads_are_the_vcpus_that_qmp_names() {
 }
 
 #[test]
-fn the_memory_of_each_guest_node_is_told_apart() {
+fn the_memory_of_each_guest_node_is_distinguished() {
     let dir = instep_madehost::scratch_dir().unwrap();
     let objects = [("a", 20), ("b", 12)]
         .map(|(id, mib)| format!("memory-backend-ram,id={id},size={mib}M,prealloc=on"));
@@ -173,7 +173,7 @@ fn the_memory_of_each_guest_node_is_told_apart() {
 }
 
 #[test]
-fn unnamed_threads_are_told_by_qmp_and_not_asked_twice() {
+fn unnamed_threads_are_reported_by_qmp_and_not_asked_twice() {
     let dir = instep_madehost::scratch_dir().unwrap();
     // QEMU 7.2 names threads unless told not to; QEMU 10 does not name them unless told to.
     let Some(guest) = Guest::start(dir.path(), "bare,debug-threads=off", 3, &TCG) else { return };
@@ -207,7 +207,7 @@ fn a_socket_that_another_client_holds_leaves_the_vm_opaque() {
 }
 
 #[test]
-fn one_thread_for_all_vcpus_is_said_and_left_alone() {
+fn one_thread_for_all_vcpus_is_reported_and_left_alone() {
     let dir = instep_madehost::scratch_dir().unwrap();
     let single = ["-accel", "tcg,thread=single"];
     // Without names no thread is known to run vCPUs, and no descriptor tells how many there are.
@@ -297,7 +297,7 @@ fn asking_qemu_for_its_version_is_no_vm() {
 }
 
 #[test]
-fn what_qmp_told_holds_while_its_threads_live_though_the_socket_is_held() {
+fn answer_of_qmp_holds_while_its_threads_live() {
     let dir = instep_madehost::scratch_dir().unwrap();
     let smp = "1,maxcpus=2,sockets=2";
     let Some(guest) = Guest::start_smp(dir.path(), "worker,debug-threads=off", smp, &TCG) else {

@@ -3,7 +3,7 @@
 use super::super::debugfs::KvmDirs;
 use super::super::examine::{Means, Monitor};
 use super::super::files::Reader;
-use super::super::qmp::{Turns, query};
+use super::super::qmp::{QmpBudget, query};
 use super::super::*;
 use crate::root::Root;
 use std::io::{BufRead, BufReader, Write};
@@ -48,7 +48,7 @@ fn only_the_monitor_itself_is_listened_to() {
 }
 
 #[test]
-fn monitors_that_do_not_answer_take_a_bounded_part_of_a_scan_in_turn() {
+fn monitors_that_do_not_answer_take_bounded_part_of_scan_in_turn() {
     let dir = instep_madehost::scratch_dir().unwrap();
     let names = ["a", "b", "c", "d", "e", "f"];
     let sockets: Vec<_> = names.iter().map(|name| listener(dir.path(), name)).collect();
@@ -63,7 +63,7 @@ fn monitors_that_do_not_answer_take_a_bounded_part_of_a_scan_in_turn() {
         })
         .collect();
     let (dirs, mut reader, mut turns) =
-        (KvmDirs::default(), Reader::new(&Root::live()), Turns::default());
+        (KvmDirs::default(), Reader::new(&Root::live()), QmpBudget::default());
     let (begun, mut tries) = (Instant::now(), 0);
     turns.begin(Duration::from_millis(300));
     for monitor in &mut monitors {
@@ -83,8 +83,8 @@ fn monitors_that_do_not_answer_take_a_bounded_part_of_a_scan_in_turn() {
 }
 
 #[test]
-fn who_found_no_time_has_it_first_in_the_next_scan() {
-    let mut turns = Turns::default();
+fn vm_that_found_no_time_is_first_in_the_next_scan() {
+    let mut turns = QmpBudget::default();
     let mut asked = Vec::new();
     for _ in 0..3 {
         turns.begin(Duration::from_millis(300));

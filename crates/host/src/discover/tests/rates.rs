@@ -140,7 +140,7 @@ fn a_vm_that_was_read_late_counts_over_its_own_time() {
 }
 
 #[test]
-fn what_the_first_scan_lacks_counts_from_its_start_up_to_the_window() {
+fn what_first_scan_lacks_counts_from_its_start_up_to_the_window() {
     let before = scan(100 * S, 0, vec![vcpu(0, 1, 10 * S, 0)]);
     // vCPU 0 is another thread under the same id; vCPU 1 is new.
     let after = scan(102 * S, 0, vec![vcpu(0, 10_150, S, S / 2), vcpu(1, 10_001, 3 * S, 3 * S)]);
@@ -149,7 +149,7 @@ fn what_the_first_scan_lacks_counts_from_its_start_up_to_the_window() {
 }
 
 #[test]
-fn what_the_first_scan_might_have_seen_counts_at_its_mean_since_its_start() {
+fn thread_the_first_scan_may_have_missed_counts_at_its_mean() {
     let before = scan(100 * S, 0, Vec::new());
     // Both began 2 s after boot, 100 s ago: half busy, waiting a tenth of the time.
     let after = scan(102 * S, 0, vec![vcpu(0, 200, 50 * S, 10 * S), vcpu(1, 200, 0, 0)]);
@@ -303,7 +303,7 @@ fn memory_on_a_node_that_is_another_again_counts_there() {
 }
 
 #[test]
-fn opaque_vm_counts_by_what_it_wanted_and_nobody_else_for_its_waits() {
+fn only_an_opaque_vm_counts_by_what_it_wanted() {
     let mut before = scan(100 * S, 50 * S, vec![vcpu(0, 1, 9 * S, S)]);
     let mut after = scan(102 * S, 52 * S, vec![vcpu(0, 1, 10 * S, 3 * S / 2)]);
     (before.waited, after.waited) = (Some(Waited::All(Nanos(S))), Some(Waited::All(Nanos(2 * S))));

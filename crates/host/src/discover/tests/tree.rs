@@ -175,7 +175,7 @@ fn names_that_exceed_the_descriptors_are_not_believed() {
 }
 
 #[test]
-fn vcpus_that_nothing_proves_do_not_count_where_descriptors_can_be_read() {
+fn unproven_vcpus_do_not_count_where_descriptors_are_readable() {
     let copy = Copy::new();
     // Two that only pretend, by thread names of KVM and by the command line.
     copy.process(50, "qemu-system-x86_64 -name forged,debug-threads=on -smp 2");
@@ -255,7 +255,7 @@ fn owner_is_the_real_user_with_all_cgroups() {
 }
 
 #[test]
-fn cgroups_outside_the_namespace_are_told_once_with_the_way_out() {
+fn cgroups_outside_the_namespace_are_reported_once_with_remedy() {
     let copy = Copy::new();
     for pid in [50, 60] {
         copy.process(pid, "qemu-system-x86_64 -name a,debug-threads=on -smp 1");
@@ -327,7 +327,7 @@ fn without_proc_the_error_says_what_to_do() {
 }
 
 #[test]
-fn vms_that_share_a_name_are_told_apart_by_process() {
+fn vms_that_share_a_name_are_distinguished_by_process() {
     let copy = Copy::new();
     for pid in [50, 60] {
         copy.process(pid, "qemu-system-x86_64 -name twin,debug-threads=on -smp 1");
@@ -451,7 +451,7 @@ fn loads(before: Option<&Scan>, after: &Scan) -> Vec<u64> {
 }
 
 #[test]
-fn a_cut_stat_is_not_used_and_told_once_for_a_vm() {
+fn a_cut_stat_is_not_used_and_reported_once_for_a_vm() {
     for keep in [12, 14, 40, 48, 58, 69] {
         let copy = half_busy();
         cut(&copy, 51, keep);
@@ -472,7 +472,7 @@ fn a_cut_stat_is_not_used_and_told_once_for_a_vm() {
 }
 
 #[test]
-fn a_vm_without_any_counter_is_told() {
+fn a_vm_without_any_counter_is_reported() {
     let copy = half_busy();
     for tid in [51, 52] {
         fs::remove_file(copy.path(&format!("proc/50/task/{tid}/stat"))).unwrap();
@@ -484,7 +484,7 @@ fn a_vm_without_any_counter_is_told() {
 }
 
 #[test]
-fn a_stat_cut_in_the_first_copy_never_makes_all_that_was_used_a_load() {
+fn stat_cut_in_first_copy_never_makes_all_that_was_used_a_load() {
     let (before, after) = (half_busy(), half_busy());
     after.write("proc/uptime", "1010.00 1500.00\n");
     after.thread(50, 51, "CPU 0/KVM", (496 * 1_000_000_000, 0));
@@ -514,7 +514,7 @@ fn warnings_of_cut_stats_are_bounded() {
 }
 
 #[test]
-fn a_status_cut_in_its_list_of_cpus_is_told_and_one_without_a_line_end_is_taken() {
+fn status_cut_in_its_list_of_cpus_is_reported() {
     let copy = half_busy();
     copy.write("proc/50/task/51/status", "Cpus_allowed_list:\t1");
     let scan = copy.scan();
@@ -530,7 +530,7 @@ fn a_status_cut_in_its_list_of_cpus_is_told_and_one_without_a_line_end_is_taken(
 }
 
 #[test]
-fn a_missing_uptime_is_told_only_where_it_matters() {
+fn a_missing_uptime_is_reported_only_where_it_matters() {
     let (before, after) = (half_busy(), half_busy());
     fs::remove_file(after.path("proc/uptime")).unwrap();
     let (mut before, after) = (before.scan(), after.scan());
@@ -552,7 +552,7 @@ fn one_uptime_alone_is_no_window() {
 }
 
 #[test]
-fn a_length_that_contradicts_the_uptimes_is_told_with_both_figures() {
+fn window_that_contradicts_uptimes_is_reported_with_both() {
     let (before, after) = (half_busy(), half_busy());
     after.write("proc/uptime", "1060.00 1500.00\n");
     let (before, after) = (before.scan(), after.scan());

@@ -4,7 +4,7 @@ use super::tree::Copy;
 use std::fs;
 
 #[test]
-fn a_process_known_to_be_no_monitor_is_left_alone_but_not_for_ever() {
+fn process_known_to_be_no_monitor_is_left_alone_but_not_for_ever() {
     let copy = Copy::new();
     copy.process(50, "late-vmm serve");
     let mut scanner = copy.scanner();
@@ -19,7 +19,7 @@ fn a_process_known_to_be_no_monitor_is_left_alone_but_not_for_ever() {
 }
 
 #[test]
-fn kernel_thread_s_files_are_read_in_turn_only_so_that_a_reused_number_is_seen() {
+fn number_of_a_kernel_thread_that_a_monitor_reuses_is_seen() {
     let copy = Copy::new();
     copy.process(50, "late-vmm serve");
     let stat = fs::read_to_string(copy.path("proc/50/stat")).unwrap();

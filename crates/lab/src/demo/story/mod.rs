@@ -4,9 +4,9 @@
 //! and where the page goes. The claims are proven by the lab's own looks into the host's /proc. The
 //! last act, [`speed`], has a host of its own.
 
+mod narrator;
 mod sketch;
 mod speed;
-mod teller;
 
 use super::{DemoOptions, DemoResult};
 use crate::cache::Cache;
@@ -16,9 +16,9 @@ use crate::scenario::Scenario;
 use crate::scenario::report::LabReport;
 use crate::scenario::run::{self, LabOptions};
 use crate::stop::Stop;
+use narrator::Narrator;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
-use teller::Teller;
 
 const SCENARIO: &str = include_str!("../../../../../scenarios/lab/demo.toml");
 
@@ -50,7 +50,7 @@ const MOMENTS: [(&str, &str, &str); 4] = [
     (
         "given back",
         "Everything back",
-        "Instep was told to end. Every affinity is as it was found, the bad ones included: what an \
+        "SIGTERM ended Instep. Every affinity is as it was found, the bad ones included: what an \
          operator set by hand is the operator's. Memory that was moved stays there.",
     ),
 ];
@@ -71,7 +71,7 @@ pub(super) fn run(options: &DemoOptions, stop: &Stop) -> anyhow::Result<DemoResu
         load: options.load.clone(),
         ..LabOptions::default()
     };
-    let mut teller = Teller::new(&scenario, stop.clone());
+    let mut teller = Narrator::new(&scenario, stop.clone());
     teller.opening();
     let ran = run::run(&scenario, &with, stop, &mut teller);
     // A listener who went away raised the stop, and is the reason to end.

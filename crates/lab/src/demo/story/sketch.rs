@@ -10,7 +10,7 @@
 //! ```
 
 use crate::host::machine::HostMachine;
-use crate::page::{Look, Phase, Speeds};
+use crate::page::{Phase, SpeedSample, Speeds};
 use crate::scenario::evidence::{GuestSeen, LabObservation};
 use instep_core::idset::NodeSet;
 use instep_core::units::NodeId;
@@ -99,7 +99,7 @@ pub(super) fn bar(guest: &GuestSeen, names: usize) -> String {
 }
 
 /// Each guest's speed at a look, as a bar that reaches its end at [`FASTEST`].
-pub(super) fn speeds(names: &[&str], look: &Look) -> String {
+pub(super) fn speeds(names: &[&str], look: &SpeedSample) -> String {
     let mut line = format!("{:>4.0}s", look.seconds);
     for (name, speed) in names.iter().zip(&look.speeds) {
         let filled = (speed / FASTEST).clamp(0.0, 1.0) * SPEED_BAR as f64;
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn speeds_are_bars_and_a_table_in_less_than_80_columns() {
-        let look = Look { seconds: 7.4, speeds: vec![0.3, 2.0] };
+        let look = SpeedSample { seconds: 7.4, speeds: vec![0.3, 2.0] };
         let line = speeds(&["spins", "computes"], &look);
         assert_eq!(
             line,

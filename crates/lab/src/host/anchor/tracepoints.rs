@@ -30,7 +30,7 @@ const EVENTS: [(&str, &str); 4] = [
     ("kvm", "kvm_vcpu_wakeup"),
 ];
 
-/// Told when a machine goes to sleep and wakes: never here.
+/// CycleChanges when a machine goes to sleep and wakes: never here.
 const NEVER: &str = "events/power/suspend_resume/trigger";
 
 /// Holds them until the kernel ends. A kernel without some of them, or without tracing, has nothing to
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_of_the_list_is_held_and_a_kernel_without_tracing_has_nothing_to_hold() {
+    fn existing_tracepoints_are_held_and_none_without_tracing() {
         let root = tempfile::tempdir().unwrap();
         hold(root.path()).unwrap();
         for dir in ["sched/sched_switch", "sched/sched_new", "kvm/kvm_entry", "kvm/kvm_pio"] {

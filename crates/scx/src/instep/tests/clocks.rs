@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn thread_of_a_domain_whose_clock_is_slow_shares_a_cpu_of_another() {
+fn thread_of_domain_whose_clock_is_slow_shares_cpu_of_another() {
     let machine = Machine {
         core: (0..4).map(|cpu| vec![cpu]).collect(),
         node: (0..4).map(|cpu| cpu / 2).collect(),

@@ -143,7 +143,7 @@ fn two_gangs_on_one_set_take_slots_in_turn() {
 }
 
 #[test]
-fn pair_that_misses_slots_waits_in_the_pool_if_it_is_entitled_to_two_cpus() {
+fn pair_that_misses_slots_waits_in_the_pool_if_entitled_to_two() {
     // Beside two gangs of eight on eight CPUs one pair is entitled to two CPUs, and each of six to one.
     for (pairs, ends) in [(1, 1), (6, 0)] {
         let mut vms = vec![(8, 100), (8, 100)];

@@ -128,7 +128,7 @@ fn vms_of_full_nodes_exchange_their_homes() {
 }
 
 #[test]
-fn gang_from_a_full_node_leaves_another_node_to_those_at_home_there() {
+fn gang_from_full_node_leaves_another_node_to_those_at_home_there() {
     // Two gangs are at home on node 0. On node 1 each of eight vCPUs sleeps for 0.5 ms after 2 ms: it has a CPU when it wants it.
     let nodes: Vec<i32> = (0..16).map(|cpu| cpu / 8).collect();
     let mut instep = at_nodes(&nodes, &[(8, Some(0)), (8, Some(0)), (8, Some(1))], 0);

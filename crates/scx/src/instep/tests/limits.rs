@@ -354,7 +354,7 @@ fn time_is_held_by_the_limit_under_which_the_thread_was() {
 }
 
 #[test]
-fn limits_of_all_cpus_or_more_limit_nobody() {
+fn limits_of_all_cpus_or_more_limit_nothing() {
     let mut instep = host(2, &[(2, 100)], &[(1, limit(200)), (2, limit(900))]);
     (0..2).for_each(|task| instep.kernel().set_group(task, 1 + task as u32));
     (0..2).for_each(|task| wake(&mut instep, task, START));

@@ -99,7 +99,7 @@ fn gangs_on_half() -> Instep {
 }
 
 #[test]
-fn vcpu_that_loses_its_seat_while_it_waits_there_runs_on_the_cpus_that_it_may_use() {
+fn vcpu_that_loses_its_seat_while_waiting_runs_where_allowed() {
     for later in 0..50 {
         let mut instep = gangs_on_half();
         run(&mut instep, 8, 14, START + 1000 * MS, later + 1);
@@ -117,7 +117,7 @@ fn vcpu_that_loses_its_seat_while_it_waits_there_runs_on_the_cpus_that_it_may_us
 }
 
 #[test]
-fn vcpu_that_waits_on_a_seat_while_its_vm_goes_runs_on_the_cpus_that_it_may_use() {
+fn vcpu_waiting_on_a_seat_while_its_vm_ends_runs_where_allowed() {
     for later in 0..12 {
         let mut instep = gangs_on_half();
         run(&mut instep, 8, 14, START + 1000 * MS, later + 1);

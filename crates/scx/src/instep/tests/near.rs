@@ -79,7 +79,7 @@ fn thread_that_finds_its_domain_busy_stays_on_its_node() {
 }
 
 #[test]
-fn host_thread_that_finds_its_node_busy_takes_an_idle_cpu_elsewhere() {
+fn host_thread_that_finds_its_node_busy_takes_idle_cpu_elsewhere() {
     // The host is at home nowhere: entry 0 of the table of VMs says nothing of it.
     for (full, node) in [([0, 1, 2, 3], 4..8), ([4, 5, 6, 7], 0..4)] {
         let mut instep = two_domains_a_node(&[full[0], full[1], full[2], full[3], full[0]]);

@@ -129,7 +129,7 @@ fn gangs_of_the_same_domains_have_equal_parts() {
 }
 
 #[test]
-fn vm_of_no_gang_that_is_wider_than_a_domain_has_cpus_of_several() {
+fn vm_of_no_gang_that_is_wider_than_domain_has_cpus_of_several() {
     let vms = [8, 4, 4];
     let mut instep = on_nodes(2, 4, &vms, GANG);
     run(&mut instep, 8, &vms, 1, 500);
@@ -275,7 +275,7 @@ fn gangs_that_have_one_of_their_domains_in_common_have_equal_parts() {
 }
 
 #[test]
-fn gang_that_is_overdue_in_one_of_its_domains_has_a_slot_though_others_are_promised_elsewhere() {
+fn gang_overdue_in_one_domain_gets_a_slot_before_promised_ones() {
     // Three VMs of six vCPUs on three nodes of five CPUs: one shares a single domain with the two others, and has another alone.
     let any = || vec![(0..15).collect::<Vec<_>>(); 6];
     let vms = [any(), any(), any()];

@@ -43,7 +43,7 @@ fn counted(instep: &mut Instep, slot: u32) -> (Vec<u32>, u32) {
 }
 
 #[test]
-fn waits_are_counted_for_each_vcpu_from_when_it_can_run_to_when_it_does() {
+fn waits_are_counted_per_vcpu_from_runnable_to_running() {
     let only: &[usize] = &[0];
     let mut instep = loaded(&[(1, 100), (1, 100)], &[only, only], 0);
     for task in 0..2 {
@@ -235,7 +235,7 @@ fn pool_is_served_beside_bound_threads_that_are_all_overdue() {
 }
 
 #[test]
-fn pool_is_served_beside_bound_threads_while_the_host_has_windows() {
+fn pool_is_served_beside_bound_threads_while_host_has_windows() {
     // Two vCPUs are bound to each of two CPUs. A gang may use both, as may a thread of the host that computes.
     let mut tasks: Vec<TaskSetup> = (0..4).map(|at| task_on(&[at % 2], 0)).collect();
     tasks.extend(vec![task_on(&[0, 1], 0); 3]);
@@ -244,7 +244,7 @@ fn pool_is_served_beside_bound_threads_while_the_host_has_windows() {
 }
 
 #[test]
-fn vcpu_on_its_seat_is_served_beside_bound_threads_while_the_host_has_windows() {
+fn vcpu_on_its_seat_runs_beside_bound_threads_in_host_windows() {
     // Seven vCPUs of a VM are bound to one of two CPUs; a gang may use both, as may another VM and threads of the host that compute.
     let mut tasks = vec![task_on(&[1], 0); 7];
     tasks.extend(vec![task_on(&[0, 1], 0); 10]);

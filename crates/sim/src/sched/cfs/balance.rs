@@ -31,7 +31,7 @@
 
 use super::groups::Puller;
 use super::{Cfs, domains::Turn};
-use crate::desk::{Desk, TaskId};
+use crate::context::{SchedContext, TaskId};
 use crate::params::LinuxRelease::{V3_0, V3_13, V3_19};
 
 /// Tasks that one try looks at (sysctl_sched_nr_migrate; 3.0 looks at one more).
@@ -54,26 +54,26 @@ struct Pulled {
 impl Cfs {
     /// rebalance_domains: on a tick, each span in its time. A CPU that does not balance a span for its group
     /// leaves larger ones alone, too.
-    pub(super) fn balance_periodic(&mut self, desk: &mut Desk, cpu: usize) {
-        let mut idle = if desk.load(cpu) == 0 { Puller::Idle } else { Puller::Busy };
+    pub(super) fn balance_periodic(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        let mut idle = if ctx.load(cpu) == 0 { Puller::Idle } else { Puller::Busy };
         for level in 0..self.domains.levels(cpu) {
             let turn = *self.domains.turn(cpu, level);
             let busy = self.domains.domain(turn.domain).busy;
             let interval = turn.interval * if idle == Puller::Idle { 1 } else { busy };
             // A tenth of a second for each CPU at most (max_load_balance_interval), in whole ticks.
-            let most = 100_000_000 * desk.host.cpus() as u64;
+            let most = 100_000_000 * ctx.host.cpus() as u64;
             let interval = interval.min(most).next_multiple_of(self.rules.tick);
-            if desk.now < turn.last + interval {
+            if ctx.now < turn.last + interval {
                 continue;
             }
-            self.share_sleepers(desk, cpu);
-            let does = self.should_balance(desk, cpu, turn);
+            self.share_sleepers(ctx, cpu);
+            let does = self.should_balance(ctx, cpu, turn);
             if !does {
                 self.give_up(cpu, level, false);
-            } else if self.balance(desk, cpu, level, idle) > 0 {
+            } else if self.balance(ctx, cpu, level, idle) > 0 {
                 idle = Puller::Busy;
             }
-            self.domains.turn(cpu, level).last = desk.now;
+            self.domains.turn(cpu, level).last = ctx.now;
             if !does {
                 break;
             }
@@ -82,15 +82,15 @@ impl Cfs {
 
     /// idle_balance: a CPU that is about to idle pulls tasks from the nearest span that has some to give. Not if it idles for less
     /// time, in the mean, than a task needs to warm up, nor, in 3.19, if no CPU was seen with two tasks.
-    pub(super) fn balance_new_idle(&mut self, desk: &mut Desk, cpu: usize) {
-        self.queues[cpu].idle_since = Some(desk.now);
+    pub(super) fn balance_new_idle(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        self.queues[cpu].idle_since = Some(ctx.now);
         let in_vain = self.linux == V3_19 && !self.crowded;
         if in_vain || self.queues[cpu].idles < self.rules.migration_cost {
             return;
         }
-        self.share_sleepers(desk, cpu);
+        self.share_sleepers(ctx, cpu);
         for level in 0..self.domains.levels(cpu) {
-            if self.balance(desk, cpu, level, Puller::Newly) > 0 {
+            if self.balance(ctx, cpu, level, Puller::Newly) > 0 {
                 self.queues[cpu].idle_since = None;
                 return;
             }
@@ -99,8 +99,8 @@ impl Cfs {
 
     /// ttwu_do_wakeup: a task wakes up on a CPU that idled. An eighth of the mean is how long it did; it is twice the cost of a
     /// migration at most. In 3.0 it is that at once after an idleness that was as long.
-    pub(super) fn note_idle_end(&mut self, desk: &Desk, cpu: usize) {
-        let (longest, now) = (2 * self.rules.migration_cost, desk.now);
+    pub(super) fn note_idle_end(&mut self, ctx: &SchedContext, cpu: usize) {
+        let (longest, now) = (2 * self.rules.migration_cost, ctx.now);
         let queue = &mut self.queues[cpu];
         let Some(since) = queue.idle_since.take() else { return };
         let mean = queue.idles as i64 + ((now - since) as i64 - queue.idles as i64).div_euclid(8);
@@ -109,16 +109,16 @@ impl Cfs {
     }
 
     /// Whether `cpu` balances for its group: its first idle CPU does, or its first.
-    pub(super) fn should_balance(&self, desk: &Desk, cpu: usize, turn: Turn) -> bool {
+    pub(super) fn should_balance(&self, ctx: &SchedContext, cpu: usize, turn: Turn) -> bool {
         let own = &self.domains.domain(turn.domain).groups[turn.own].cpus;
-        let idle = own.iter().find(|other| desk.load(**other) == 0);
+        let idle = own.iter().find(|other| ctx.load(**other) == 0);
         idle.or(own.first()) == Some(&cpu)
     }
 
     /// load_balance: pulls to `cpu` within one span; how many tasks came.
     pub(super) fn balance(
         &mut self,
-        desk: &mut Desk,
+        ctx: &mut SchedContext,
         cpu: usize,
         level: usize,
         idle: Puller,
@@ -128,19 +128,19 @@ impl Cfs {
         loop {
             let turn = *self.domains.turn(cpu, level);
             if self.linux == V3_19 && level + 1 == self.domains.levels(cpu) {
-                self.crowded = (0..desk.host.cpus()).any(|cpu| desk.load(cpu) > 1);
+                self.crowded = (0..ctx.host.cpus()).any(|cpu| ctx.load(cpu) > 1);
             }
-            let busiest = self.imbalance(desk, cpu, turn, idle);
+            let busiest = self.imbalance(ctx, cpu, turn, idle);
             let from = busiest.and_then(|(group, imbalance)| {
-                let from = self.busiest_queue(desk, turn.domain, group, imbalance, cpu)?;
+                let from = self.busiest_queue(ctx, turn.domain, group, imbalance, cpu)?;
                 Some((from, imbalance))
             });
             let Some((from, imbalance)) = from else { return self.give_up(cpu, level, all_pinned) };
-            if desk.load(from) < 2 {
-                self.note_failure(desk, from, cpu, level, idle);
+            if ctx.load(from) < 2 {
+                self.note_failure(ctx, from, cpu, level, idle);
                 return 0;
             }
-            let pulled = self.pull(desk, from, cpu, level, imbalance);
+            let pulled = self.pull(ctx, from, cpu, level, imbalance);
             (all_pinned, some_pinned) = (pulled.all_pinned, some_pinned || pulled.some_pinned);
             let is_uneven = some_pinned && pulled.left > 0;
             if is_uneven || self.linux == V3_13 {
@@ -155,7 +155,7 @@ impl Cfs {
                 (turn.failed, turn.interval) = (0, least);
                 return pulled.moved;
             } else {
-                self.note_failure(desk, from, cpu, level, idle);
+                self.note_failure(ctx, from, cpu, level, idle);
                 return 0;
             }
         }
@@ -184,7 +184,7 @@ impl Cfs {
     /// pushed away (need_active_balance); going idle does not count as a try.
     fn note_failure(
         &mut self,
-        desk: &mut Desk,
+        ctx: &mut SchedContext,
         from: usize,
         cpu: usize,
         level: usize,
@@ -203,9 +203,9 @@ impl Cfs {
             turn.interval = least;
             return;
         }
-        let may = desk.current(from).is_some_and(|task| self.may_be_on(desk, task, cpu));
+        let may = ctx.current(from).is_some_and(|task| self.may_be_on(ctx, task, cpu));
         if may {
-            self.push_one(desk, from, cpu);
+            self.push_one(ctx, from, cpu);
             self.domains.turn(cpu, level).failed = tries + 1;
         }
         self.wait_longer(cpu, level, !may);
@@ -215,7 +215,7 @@ impl Cfs {
     /// is light enough to move.
     pub(super) fn busiest_queue(
         &self,
-        desk: &Desk,
+        ctx: &SchedContext,
         at: usize,
         group: usize,
         imbalance: u64,
@@ -225,7 +225,7 @@ impl Cfs {
         let fits = |from: &usize| {
             let queue = &self.queues[*from];
             let other = *from != cpu && !self.passed.has(*from);
-            other && queue.load > 0 && (desk.load(*from) > 1 || queue.load <= imbalance)
+            other && queue.load > 0 && (ctx.load(*from) > 1 || queue.load <= imbalance)
         };
         let heaviest = |from: &usize| (self.queues[*from].load, usize::MAX - *from);
         cpus.iter().copied().filter(fits).max_by_key(heaviest)
@@ -234,7 +234,7 @@ impl Cfs {
     /// move_tasks (3.0: balance_tasks, as often as it moves something): tasks, the newest first, as long as there is imbalance.
     fn pull(
         &mut self,
-        desk: &mut Desk,
+        ctx: &mut SchedContext,
         from: usize,
         to: usize,
         level: usize,
@@ -245,7 +245,7 @@ impl Cfs {
         let mut found = Pulled { all_pinned: true, left: imbalance, ..Pulled::default() };
         loop {
             let before = found.moved;
-            self.look_through(desk, [from, to], eager, &mut found);
+            self.look_through(ctx, [from, to], eager, &mut found);
             if self.linux >= V3_13 || found.left == 0 || found.moved == before {
                 return found;
             }
@@ -257,25 +257,25 @@ impl Cfs {
     /// last that the next try looks at.
     fn look_through(
         &mut self,
-        desk: &mut Desk,
+        ctx: &mut SchedContext,
         [from, to]: [usize; 2],
         eager: bool,
         found: &mut Pulled,
     ) {
         let is_old = self.linux == V3_0;
-        let looks = self.newest(desk, from, LOOKS + usize::from(is_old));
+        let looks = self.newest(ctx, from, LOOKS + usize::from(is_old));
         for task in looks.iter().copied() {
             if found.left == 0 {
                 break;
             }
             let load = self.entities[task.ix()].average.load;
             let heavy = load / 2 > found.left;
-            let may = (!is_old || !heavy).then(|| self.may_be_on(desk, task, to));
+            let may = (!is_old || !heavy).then(|| self.may_be_on(ctx, task, to));
             found.some_pinned |= may == Some(false);
             found.all_pinned &= may != Some(true);
-            let stays = heavy || desk.current(from) == Some(task) || may != Some(true);
-            if !stays && (eager || !self.is_hot(desk, task, to)) {
-                self.migrate(desk, task, to);
+            let stays = heavy || ctx.current(from) == Some(task) || may != Some(true);
+            if !stays && (eager || !self.is_hot(ctx, task, to)) {
+                self.migrate(ctx, task, to);
                 found.left = found.left.saturating_sub(load);
                 found.moved += 1;
             } else if !is_old {
@@ -286,11 +286,11 @@ impl Cfs {
     }
 
     /// So many tasks of a CPU, the running one included, the one that came last first. The list's room is that of `looks`.
-    pub(super) fn newest(&mut self, desk: &Desk, cpu: usize, count: usize) -> Vec<TaskId> {
+    pub(super) fn newest(&mut self, ctx: &SchedContext, cpu: usize, count: usize) -> Vec<TaskId> {
         let mut tasks = std::mem::take(&mut self.looks);
         tasks.clear();
         tasks.extend(self.queues[cpu].newest().take(count));
-        if let Some(runs) = desk.current(cpu).filter(|runs| !self.queues[cpu].has(*runs)) {
+        if let Some(runs) = ctx.current(cpu).filter(|runs| !self.queues[cpu].has(*runs)) {
             let came = |task: &TaskId| self.entities[task.ix()].arrived;
             let at = tasks.partition_point(|task| came(task) > came(&runs));
             tasks.insert(at, runs);
@@ -307,26 +307,26 @@ impl Cfs {
     }
 
     /// task_hot: it ran a short while ago, or shall run next there (CACHE_HOT_BUDDY).
-    pub(super) fn is_hot(&self, desk: &Desk, task: TaskId, to: usize) -> bool {
-        let queue = &self.queues[desk.task(task).cpu];
+    pub(super) fn is_hot(&self, ctx: &SchedContext, task: TaskId, to: usize) -> bool {
+        let queue = &self.queues[ctx.task(task).cpu];
         let buddy = queue.next == Some(task) || queue.last == Some(task);
         let entity = &self.entities[task.ix()];
-        let cold = desk.now >= entity.last_ran + self.rules.migration_cost;
-        (buddy && desk.load(to) > 0) || (entity.paid > 0 && !cold)
+        let cold = ctx.now >= entity.last_ran + self.rules.migration_cost;
+        (buddy && ctx.load(to) > 0) || (entity.paid > 0 && !cold)
     }
 
     /// active_load_balance_cpu_stop: of the tasks on `from` the last that came and may use `to` moves there. If it runs it moves
     /// when it stops, which is now.
-    fn push_one(&mut self, desk: &mut Desk, from: usize, to: usize) {
-        let tasks = self.newest(desk, from, usize::MAX);
-        let found = tasks.iter().copied().find(|task| self.may_be_on(desk, *task, to));
+    fn push_one(&mut self, ctx: &mut SchedContext, from: usize, to: usize) {
+        let tasks = self.newest(ctx, from, usize::MAX);
+        let found = tasks.iter().copied().find(|task| self.may_be_on(ctx, *task, to));
         self.looks = tasks;
         let Some(task) = found else { return };
-        if desk.current(from) == Some(task) {
+        if ctx.current(from) == Some(task) {
             self.entities[task.ix()].push = Some(to);
-            desk.resched(from);
+            ctx.resched(from);
         } else {
-            self.migrate(desk, task, to);
+            self.migrate(ctx, task, to);
         }
     }
 }

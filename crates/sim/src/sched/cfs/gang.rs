@@ -2,38 +2,38 @@
 //! their queue and come back, one is chosen whatever its virtual runtime, a turn is looked ahead to.
 
 use super::Cfs;
-use crate::desk::{Desk, TaskId};
+use crate::context::{SchedContext, TaskId};
 use crate::sched::Pick;
 
 impl Cfs {
     /// A runnable task leaves its queue, and its weight goes with it.
-    pub(in crate::sched) fn park(&mut self, desk: &Desk, task: TaskId) {
-        let cpu = desk.task(task).cpu;
+    pub(in crate::sched) fn park(&mut self, ctx: &SchedContext, task: TaskId) {
+        let cpu = ctx.task(task).cpu;
         if self.unqueue(cpu, task) {
-            self.depart(desk, cpu, task);
-            self.update_min(desk, cpu);
+            self.depart(ctx, cpu, task);
+            self.update_min(ctx, cpu);
         }
     }
 
     /// It comes back where it was, or where it may be: what others ran meanwhile is not made up for.
-    pub(in crate::sched) fn unpark(&mut self, desk: &mut Desk, task: TaskId) {
-        let cpu = desk.task(task).cpu;
-        self.narrow(desk, task);
-        let to = if self.may.has(cpu) { cpu } else { self.idlest(desk, cpu) };
+    pub(in crate::sched) fn unpark(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        let cpu = ctx.task(task).cpu;
+        self.narrow(ctx, task);
+        let to = if self.may.has(cpu) { cpu } else { self.idlest(ctx, cpu) };
         let floor = self.queues[to].min_vruntime;
         let least = floor.saturating_sub(self.rules.latency);
         let entity = &mut self.entities[task.ix()];
         entity.vruntime = if to == cpu { entity.vruntime.max(least) } else { floor };
-        self.arrive(desk, to, task);
-        desk.assign(task, to);
-        self.enqueue(desk, task);
-        self.preempt(desk, to, task);
+        self.arrive(ctx, to, task);
+        ctx.assign(task, to);
+        self.enqueue(ctx, task);
+        self.preempt(ctx, to, task);
     }
 
     /// Moves a queued task to `to`, where it shall run.
-    pub(in crate::sched) fn bring(&mut self, desk: &mut Desk, task: TaskId, to: usize) {
-        if desk.task(task).cpu != to {
-            self.migrate(desk, task, to);
+    pub(in crate::sched) fn bring(&mut self, ctx: &mut SchedContext, task: TaskId, to: usize) {
+        if ctx.task(task).cpu != to {
+            self.migrate(ctx, task, to);
         }
     }
 
@@ -48,20 +48,20 @@ impl Cfs {
     }
 
     /// A queued task runs on its CPU, whoever is first in line.
-    pub(in crate::sched) fn take(&mut self, desk: &Desk, cpu: usize, task: TaskId) -> Pick {
+    pub(in crate::sched) fn take(&mut self, ctx: &SchedContext, cpu: usize, task: TaskId) -> Pick {
         self.unqueue(cpu, task);
-        self.entities[task.ix()].picked = desk.ran(task);
+        self.entities[task.ix()].picked = ctx.ran(task);
         // The slice is looked at on ticks, as Linux without HRTICK does.
         Pick { task, slice: u64::MAX }
     }
 
     /// By how much virtual time a task is ahead of whoever is the furthest behind of the others on
     /// its CPU: negative when it is due. 0 when it is alone.
-    pub(in crate::sched) fn advance(&mut self, desk: &Desk, task: TaskId) -> i64 {
-        let cpu = desk.task(task).cpu;
-        let current = desk.current(cpu).filter(|current| *current != task);
-        if let Some(current) = desk.current(cpu) {
-            self.update(desk, current);
+    pub(in crate::sched) fn advance(&mut self, ctx: &SchedContext, task: TaskId) -> i64 {
+        let cpu = ctx.task(task).cpu;
+        let current = ctx.current(cpu).filter(|current| *current != task);
+        if let Some(current) = ctx.current(cpu) {
+            self.update(ctx, current);
         }
         let waits = (0..2).filter_map(|at| self.queues[cpu].nth(at));
         let waits = waits.filter(|(_, other)| *other != task).map(|(vruntime, _)| vruntime);
@@ -71,9 +71,9 @@ impl Cfs {
     }
 
     /// Whether the task that runs on `cpu` had the least turn.
-    pub(in crate::sched) fn had_its_turn(&self, desk: &Desk, cpu: usize) -> bool {
-        desk.current(cpu).is_none_or(|task| {
-            desk.ran(task) - self.entities[task.ix()].picked >= self.rules.min_granularity
+    pub(in crate::sched) fn had_its_turn(&self, ctx: &SchedContext, cpu: usize) -> bool {
+        ctx.current(cpu).is_none_or(|task| {
+            ctx.ran(task) - self.entities[task.ix()].picked >= self.rules.min_granularity
         })
     }
 

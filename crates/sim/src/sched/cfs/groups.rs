@@ -3,7 +3,7 @@
 
 use super::Cfs;
 use super::domains::{Domain, ONE, Turn};
-use crate::desk::Desk;
+use crate::context::SchedContext;
 use crate::params::LinuxRelease::{V3_0, V3_13, V3_19};
 
 /// What the CPU that pulls is doing.
@@ -54,18 +54,24 @@ impl Load {
 
 impl Cfs {
     /// update_sg_lb_stats, with this mean of loads.
-    fn load(&self, desk: &Desk, domain: &Domain, at: usize, (mean, own): (usize, usize)) -> Load {
+    fn load(
+        &self,
+        ctx: &SchedContext,
+        domain: &Domain,
+        at: usize,
+        (mean, own): (usize, usize),
+    ) -> Load {
         let group = &domain.groups[at];
         let (load, tasks, running) = match group.node {
             Some(node) if self.passed.is_empty() && mean == 0 => {
-                (self.nodes[node], self.nodes[node], desk.node_load(node))
+                (self.nodes[node], self.nodes[node], ctx.node_load(node))
             }
             _ => {
                 let cpus = || group.cpus.iter().copied().filter(|cpu| !self.passed.has(*cpu));
                 (
                     cpus().map(|cpu| self.queues[cpu].biased_load(mean, at == own)).sum(),
                     cpus().map(|cpu| self.queues[cpu].load).sum(),
-                    cpus().map(|cpu| desk.load(cpu)).sum(),
+                    cpus().map(|cpu| ctx.load(cpu)).sum(),
                 )
             }
         };
@@ -85,7 +91,7 @@ impl Cfs {
     }
 
     /// As 3.0 has it: the heaviest CPU has a task's weight more than the lightest one, and more than one task.
-    fn is_uneven(&self, desk: &Desk, domain: &Domain, load: &Load, mean: usize) -> bool {
+    fn is_uneven(&self, ctx: &SchedContext, domain: &Domain, load: &Load, mean: usize) -> bool {
         let cpus = || domain.groups[load.group].cpus.iter().filter(|cpu| !self.passed.has(**cpu));
         let weight = |cpu: &usize| self.queues[*cpu].biased_load(mean, false);
         // The first of the heaviest.
@@ -94,12 +100,12 @@ impl Cfs {
             .reduce(|best, cpu| if weight(&cpu) > weight(&best) { cpu } else { best });
         let least = cpus().map(weight).min().unwrap_or(0);
         heaviest.is_some_and(|cpu| {
-            weight(&cpu) - least >= load.per_task() && load.running > 0 && desk.load(cpu) > 1
+            weight(&cpu) - least >= load.per_task() && load.running > 0 && ctx.load(cpu) > 1
         })
     }
 
-    fn idle_cpus(&self, desk: &Desk, domain: &Domain, load: &Load) -> usize {
-        let idles = |cpu: &&usize| desk.load(**cpu) == 0 && !self.passed.has(**cpu);
+    fn idle_cpus(&self, ctx: &SchedContext, domain: &Domain, load: &Load) -> usize {
+        let idles = |cpu: &&usize| ctx.load(**cpu) == 0 && !self.passed.has(**cpu);
         domain.groups[load.group].cpus.iter().filter(idles).count()
     }
 
@@ -115,7 +121,7 @@ impl Cfs {
     /// find_busiest_group and calculate_imbalance: the group to pull from and how much weight.
     pub(super) fn imbalance(
         &self,
-        desk: &Desk,
+        ctx: &SchedContext,
         cpu: usize,
         turn: Turn,
         idle: Puller,
@@ -126,7 +132,7 @@ impl Cfs {
             Puller::Busy => domain.means[0],
             Puller::Idle => domain.means[1],
         };
-        let of = |at| self.load(desk, domain, at, (means, turn.own));
+        let of = |at| self.load(ctx, domain, at, (means, turn.own));
         let local = of(turn.own);
         let (mut total, mut power) = (local.load, local.power);
         let mut busiest: Option<Load> = None;
@@ -138,7 +144,7 @@ impl Cfs {
                 load.capacity = load.capacity.min(1);
             }
             if self.linux == V3_0 {
-                load.uneven = self.is_uneven(desk, domain, &load, means);
+                load.uneven = self.is_uneven(ctx, domain, &load, means);
             }
             if self.is_busier(&load, busiest.as_ref()) {
                 busiest = Some(load);
@@ -146,12 +152,12 @@ impl Cfs {
         }
         let mean = total * ONE / power;
         let busiest = busiest.filter(|busiest| busiest.running > 0)?;
-        if !self.is_due(desk, domain, [&local, &busiest], mean, idle) {
+        if !self.is_due(ctx, domain, [&local, &busiest], mean, idle) {
             return None;
         }
         // cpu_avg_load_per_task
         let own = match local.running {
-            0 => self.queues[cpu].load / self.running(desk, cpu).max(1),
+            0 => self.queues[cpu].load / self.running(ctx, cpu).max(1),
             _ => local.per_task(),
         };
         Some((busiest.group, self.excess([&local, &busiest], mean, own)))
@@ -160,7 +166,7 @@ impl Cfs {
     /// Whether the busiest group has more than the local one by enough.
     fn is_due(
         &self,
-        desk: &Desk,
+        ctx: &SchedContext,
         domain: &Domain,
         [local, busiest]: [&Load; 2],
         mean: u64,
@@ -178,7 +184,7 @@ impl Cfs {
         if idle != Puller::Idle {
             return 100 * busiest.per_cpu > domain.slack * local.per_cpu;
         }
-        let idles = |load: &Load| self.idle_cpus(desk, domain, load);
+        let idles = |load: &Load| self.idle_cpus(ctx, domain, load);
         let fits = busiest.running <= busiest.cpus;
         !match self.linux {
             V3_0 => fits && idles(local) <= idles(busiest) + 1,

@@ -22,7 +22,7 @@ mod wake;
 
 use super::affinity;
 use super::{Pick, Scheduler, scaling};
-use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use crate::context::{SchedContext, StopReason, TaskId, TaskState, Waker};
 use crate::params::LinuxRelease::{self, V3_0, V3_19};
 use average::Average;
 use domains::Domains;
@@ -162,24 +162,24 @@ impl Cfs {
     }
 
     /// Brings the task's virtual runtime up to now.
-    fn update(&mut self, desk: &Desk, task: TaskId) {
+    fn update(&mut self, ctx: &SchedContext, task: TaskId) {
         let entity = &mut self.entities[task.ix()];
-        let ran = desk.ran(task);
+        let ran = ctx.ran(task);
         let delta = ran - entity.paid;
         if delta == 0 {
             return;
         }
         entity.paid = ran;
         entity.vruntime += delta * UNIT / entity.weight;
-        entity.last_ran = desk.now;
-        let cpu = desk.task(task).cpu;
-        self.update_min(desk, cpu);
+        entity.last_ran = ctx.now;
+        let cpu = ctx.task(task).cpu;
+        self.update_min(ctx, cpu);
     }
 
     /// update_min_vruntime.
-    fn update_min(&mut self, desk: &Desk, cpu: usize) {
+    fn update_min(&mut self, ctx: &SchedContext, cpu: usize) {
         let queue = &self.queues[cpu];
-        let current = desk.current(cpu).filter(|task| desk.task(*task).cpu == cpu);
+        let current = ctx.current(cpu).filter(|task| ctx.task(*task).cpu == cpu);
         let current = current.map(|task| self.entities[task.ix()].vruntime);
         let waits = queue.nth(0).map(|(vruntime, _)| vruntime);
         if let Some(least) = waits.into_iter().chain(current).min() {
@@ -189,9 +189,9 @@ impl Cfs {
     }
 
     /// Puts a task into the queue of its CPU.
-    fn enqueue(&mut self, desk: &Desk, task: TaskId) {
+    fn enqueue(&mut self, ctx: &SchedContext, task: TaskId) {
         let entity = &self.entities[task.ix()];
-        self.queues[desk.task(task).cpu].join(task, entity.vruntime, entity.arrived);
+        self.queues[ctx.task(task).cpu].join(task, entity.vruntime, entity.arrived);
     }
 
     /// A task leaves a queue, and whatever it was to do there is forgotten (dequeue_entity).
@@ -202,65 +202,65 @@ impl Cfs {
     }
 
     /// Moves a queued task into another CPU's queue.
-    fn migrate(&mut self, desk: &mut Desk, task: TaskId, to: usize) {
-        let from = desk.task(task).cpu;
+    fn migrate(&mut self, ctx: &mut SchedContext, task: TaskId, to: usize) {
+        let from = ctx.task(task).cpu;
         self.unqueue(from, task);
-        self.transfer(desk, task, to);
-        self.enqueue(desk, task);
-        self.preempt(desk, to, task);
+        self.transfer(ctx, task, to);
+        self.enqueue(ctx, task);
+        self.preempt(ctx, to, task);
     }
 
     /// A task comes to a CPU, and its weight and load with it (account_entity_enqueue, enqueue_entity_load_avg).
     #[inline]
-    fn arrive(&mut self, desk: &Desk, cpu: usize, task: TaskId) {
+    fn arrive(&mut self, ctx: &SchedContext, cpu: usize, task: TaskId) {
         self.arrivals += 1;
-        self.crowded |= desk.load(cpu) > 0;
+        self.crowded |= ctx.load(cpu) > 0;
         let entity = &mut self.entities[task.ix()];
         entity.arrived = self.arrivals;
         self.queues[cpu].weight += entity.weight;
         self.queues[cpu].load += entity.average.load;
-        self.nodes[desk.host.node[cpu]] += entity.average.load;
+        self.nodes[ctx.host.node[cpu]] += entity.average.load;
     }
 
     /// A task leaves a CPU, and its weight and load with it.
     #[inline]
-    fn depart(&mut self, desk: &Desk, cpu: usize, task: TaskId) {
+    fn depart(&mut self, ctx: &SchedContext, cpu: usize, task: TaskId) {
         let entity = &self.entities[task.ix()];
         self.queues[cpu].weight -= entity.weight;
         self.queues[cpu].load -= entity.average.load;
-        self.nodes[desk.host.node[cpu]] -= entity.average.load;
+        self.nodes[ctx.host.node[cpu]] -= entity.average.load;
     }
 
     /// Brings the load of a task up to date that was runnable until now (update_entity_load_avg).
     #[inline]
-    fn track(&mut self, desk: &Desk, task: TaskId) {
+    fn track(&mut self, ctx: &SchedContext, task: TaskId) {
         if self.linux == V3_0 {
             return;
         }
         let entity = &mut self.entities[task.ix()];
         let old = entity.average.load;
-        entity.average.update(desk.now, true, entity.weight);
-        let (cpu, new) = (desk.task(task).cpu, entity.average.load);
+        entity.average.update(ctx.now, true, entity.weight);
+        let (cpu, new) = (ctx.task(task).cpu, entity.average.load);
         if old != new {
             self.queues[cpu].load = self.queues[cpu].load - old + new;
-            let node = &mut self.nodes[desk.host.node[cpu]];
+            let node = &mut self.nodes[ctx.host.node[cpu]];
             *node = *node - old + new;
         }
     }
 
     /// The load of a task that is about to come into the queue of `cpu`; until now it was not runnable (enqueue_entity_load_avg).
     /// One that is new counts as runnable for a slice so far.
-    fn track_woken(&mut self, desk: &Desk, cpu: usize, task: TaskId, is_new: bool) {
+    fn track_woken(&mut self, ctx: &SchedContext, cpu: usize, task: TaskId, is_new: bool) {
         let weight = self.entities[task.ix()].weight;
         let average = match (self.linux, is_new) {
             (V3_0, _) => Average::of_load(weight),
             (_, true) => {
-                let (count, all) = (self.running(desk, cpu) + 1, self.queues[cpu].weight + weight);
-                Average::new(self.slice(task, count, all), weight, desk.now)
+                let (count, all) = (self.running(ctx, cpu) + 1, self.queues[cpu].weight + weight);
+                Average::new(self.slice(task, count, all), weight, ctx.now)
             }
             (_, false) => {
                 let mut average = self.entities[task.ix()].average;
-                average.update(desk.now, false, weight);
+                average.update(ctx.now, false, weight);
                 average
             }
         };
@@ -268,16 +268,16 @@ impl Cfs {
     }
 
     /// Carries a runnable task's weight and place in line to another CPU.
-    fn transfer(&mut self, desk: &mut Desk, task: TaskId, to: usize) {
-        let from = desk.task(task).cpu;
-        self.track(desk, task);
-        self.depart(desk, from, task);
-        self.arrive(desk, to, task);
+    fn transfer(&mut self, ctx: &mut SchedContext, task: TaskId, to: usize) {
+        let from = ctx.task(task).cpu;
+        self.track(ctx, task);
+        self.depart(ctx, from, task);
+        self.arrive(ctx, to, task);
         let entity = &mut self.entities[task.ix()];
         let ahead = entity.vruntime as i64 - self.queues[from].min_vruntime as i64;
         entity.vruntime = self.queues[to].min_vruntime.saturating_add_signed(ahead);
         self.cool(task);
-        desk.assign(task, to);
+        ctx.assign(task, to);
     }
 
     /// In 3.19 a task that changes its CPU has left its caches' warmth behind (migrate_task_rq_fair).
@@ -289,38 +289,38 @@ impl Cfs {
 
     /// check_preempt_wakeup: whether `task`, just queued on `cpu`, runs at once. If so it is next, whoever
     /// is first in line then; while many wait the preempted task comes back after it.
-    fn preempt(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
-        let Some(current) = desk.current(cpu) else {
-            desk.resched(cpu);
+    fn preempt(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId) {
+        let Some(current) = ctx.current(cpu) else {
+            ctx.resched(cpu);
             return;
         };
-        if desk.pending.has(cpu) {
+        if ctx.pending.has(cpu) {
             return;
         }
-        self.update(desk, current);
+        self.update(ctx, current);
         let ahead = self.entities[current.ix()].vruntime;
         if ahead <= self.entities[task.ix()].vruntime.saturating_add(self.granularity_of(task)) {
             return;
         }
-        let many = self.running(desk, cpu) >= self.most();
+        let many = self.running(ctx, cpu) >= self.most();
         let queue = &mut self.queues[cpu];
         queue.next = Some(task);
         if many {
             queue.last = Some(current);
         }
-        desk.resched(cpu);
+        ctx.resched(cpu);
     }
 
     /// yield_to_task_fair: the other is next where it waits, and the task that gives way is passed over where it
     /// waits until it runs again. Nothing happens if the other does not wait.
-    fn give_way(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, to: Option<TaskId>) {
+    fn give_way(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, to: Option<TaskId>) {
         if let Some(to) = to {
-            let other = desk.task(to).cpu;
+            let other = ctx.task(to).cpu;
             if !self.queues[other].has(to) {
                 return;
             }
             self.queues[other].next = Some(to);
-            desk.resched(other);
+            ctx.resched(other);
         }
         if !self.queues[cpu].is_empty() {
             self.queues[cpu].forget(task);
@@ -329,8 +329,8 @@ impl Cfs {
     }
 
     /// What a VM weighs, and a task of it without groups.
-    fn weight_of(desk: &Desk, vm: usize) -> u64 {
-        (u64::from(desk.vms[vm].weight) * UNIT / 100).max(2)
+    fn weight_of(ctx: &SchedContext, vm: usize) -> u64 {
+        (u64::from(ctx.vms[vm].weight) * UNIT / 100).max(2)
     }
 
     /// wakeup_gran: by how much virtual time others may be ahead of a task that is behind them.
@@ -344,9 +344,9 @@ impl Cfs {
     }
 
     /// Tasks in the queue of `cpu`, the running one included (nr_running).
-    fn running(&self, desk: &Desk, cpu: usize) -> u64 {
-        let runs = |task: &TaskId| desk.task(*task).state == TaskState::Running;
-        self.queues[cpu].len() as u64 + u64::from(desk.current(cpu).filter(runs).is_some())
+    fn running(&self, ctx: &SchedContext, cpu: usize) -> u64 {
+        let runs = |task: &TaskId| ctx.task(*task).state == TaskState::Running;
+        self.queues[cpu].len() as u64 + u64::from(ctx.current(cpu).filter(runs).is_some())
     }
 
     /// sched_slice: the task's part of the period, among so many tasks of so much weight.
@@ -358,18 +358,18 @@ impl Cfs {
     }
 
     /// The slice of the task that runs on `cpu`.
-    fn slice_of_running(&self, desk: &Desk, cpu: usize, task: TaskId) -> u64 {
-        self.slice(task, self.running(desk, cpu), self.queues[cpu].weight)
+    fn slice_of_running(&self, ctx: &SchedContext, cpu: usize, task: TaskId) -> u64 {
+        self.slice(task, self.running(ctx, cpu), self.queues[cpu].weight)
     }
 
     /// place_entity: where a task comes into the queue of `cpu`. A new one begins a slice of its own behind
     /// (START_DEBIT), one that slept is credited half a latency at most (GENTLE_FAIR_SLEEPERS).
-    fn place(&mut self, desk: &Desk, cpu: usize, task: TaskId, new: bool) {
+    fn place(&mut self, ctx: &SchedContext, cpu: usize, task: TaskId, new: bool) {
         let least = self.queues[cpu].min_vruntime;
         let weight = self.entities[task.ix()].weight;
         let floor = if new {
             let all = self.queues[cpu].weight + weight;
-            least + self.slice(task, self.running(desk, cpu) + 1, all) * UNIT / weight
+            least + self.slice(task, self.running(ctx, cpu) + 1, all) * UNIT / weight
         } else {
             least.saturating_sub(self.rules.latency / 2)
         };
@@ -383,31 +383,31 @@ impl Scheduler for Cfs {
         self.name
     }
 
-    fn start(&mut self, desk: &mut Desk) {
+    fn start(&mut self, ctx: &mut SchedContext) {
         if self.choice == Choice::Bound {
-            affinity::bind(desk);
+            affinity::bind(ctx);
         }
-        let cpus = desk.host.cpus();
+        let cpus = ctx.host.cpus();
         let factor = scaling(cpus);
         self.rules.latency *= factor;
         self.rules.min_granularity *= factor;
         self.rules.wakeup_granularity *= factor;
-        let entity = |vm| Entity { weight: Self::weight_of(desk, vm), ..Entity::default() };
-        self.shares = self.rules.has_groups.then(|| Shares::new(desk.vms.len(), desk.tasks.len()));
-        self.entities = desk.tasks.iter().map(|task| entity(task.vm)).collect();
+        let entity = |vm| Entity { weight: Self::weight_of(ctx, vm), ..Entity::default() };
+        self.shares = self.rules.has_groups.then(|| Shares::new(ctx.vms.len(), ctx.tasks.len()));
+        self.entities = ctx.tasks.iter().map(|task| entity(task.vm)).collect();
         self.queues = vec![Queue::new(2 * self.rules.migration_cost); cpus];
-        self.nodes = vec![0; desk.host.nodes.len()];
-        self.linux = desk.linux;
-        self.domains = Domains::new(&desk.host, self.linux);
+        self.nodes = vec![0; ctx.host.nodes.len()];
+        self.linux = ctx.linux;
+        self.domains = Domains::new(&ctx.host, self.linux);
         self.may = Mask::none(cpus);
         self.passed = Mask::none(cpus);
-        self.looks = Vec::with_capacity(desk.tasks.len() + 1);
+        self.looks = Vec::with_capacity(ctx.tasks.len() + 1);
     }
 
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
-        let from = desk.task(task).cpu;
-        self.note_wakeup(desk, task, by);
-        let to = self.select(desk, task, by);
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, by: Waker) {
+        let from = ctx.task(task).cpu;
+        self.note_wakeup(ctx, task, by);
+        let to = self.select(ctx, task, by);
         if from != to {
             let (old, new) = (self.queues[from].min_vruntime, self.queues[to].min_vruntime);
             let entity = &mut self.entities[task.ix()];
@@ -415,62 +415,62 @@ impl Scheduler for Cfs {
             entity.vruntime = new.saturating_add_signed(ahead);
             self.cool(task);
         }
-        if let Some(current) = desk.current(to) {
-            self.update(desk, current);
+        if let Some(current) = ctx.current(to) {
+            self.update(ctx, current);
         }
-        self.share_woken(desk, task, by == Waker::Start);
-        self.place(desk, to, task, by == Waker::Start);
-        self.track_woken(desk, to, task, by == Waker::Start);
-        self.note_idle_end(desk, to);
-        self.arrive(desk, to, task);
-        desk.assign(task, to);
-        self.enqueue(desk, task);
-        self.preempt(desk, to, task);
+        self.share_woken(ctx, task, by == Waker::Start);
+        self.place(ctx, to, task, by == Waker::Start);
+        self.track_woken(ctx, to, task, by == Waker::Start);
+        self.note_idle_end(ctx, to);
+        self.arrive(ctx, to, task);
+        ctx.assign(task, to);
+        self.enqueue(ctx, task);
+        self.preempt(ctx, to, task);
     }
 
-    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
-        self.update(desk, task);
-        self.track(desk, task);
-        self.depart(desk, cpu, task);
+    fn block(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId) {
+        self.update(ctx, task);
+        self.track(ctx, task);
+        self.depart(ctx, cpu, task);
         self.entities[task.ix()].push = None;
         self.queues[cpu].forget(task);
         self.queues[cpu].stopped = None;
-        self.update_min(desk, cpu);
-        self.share_blocked(desk, task);
+        self.update_min(ctx, cpu);
+        self.share_blocked(ctx, task);
     }
 
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
-        self.update(desk, task);
-        self.track(desk, task);
-        if let Some(to) = self.pushed(desk, cpu, task) {
+    fn put(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: StopReason) {
+        self.update(ctx, task);
+        self.track(ctx, task);
+        if let Some(to) = self.pushed(ctx, cpu, task) {
             self.queues[cpu].forget(task);
-            self.transfer(desk, task, to);
-            self.enqueue(desk, task);
-            self.preempt(desk, to, task);
+            self.transfer(ctx, task, to);
+            self.enqueue(ctx, task);
+            self.preempt(ctx, to, task);
             return;
         }
-        if let Put::Yield(to) = why {
-            self.give_way(desk, cpu, task, to);
+        if let StopReason::Yield(to) = why {
+            self.give_way(ctx, cpu, task, to);
         }
-        self.enqueue(desk, task);
+        self.enqueue(ctx, task);
         self.queues[cpu].stopped = Some(task);
     }
 
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
-        self.pick_among(desk, cpu, |_| true)
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick> {
+        self.pick_among(ctx, cpu, |_| true)
     }
 
-    fn tick(&mut self, desk: &mut Desk, cpu: usize) {
-        if let Some(task) = desk.current(cpu) {
-            self.update(desk, task);
-            self.track(desk, task);
+    fn tick(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        if let Some(task) = ctx.current(cpu) {
+            self.update(ctx, task);
+            self.track(ctx, task);
         }
-        self.share_tick(desk, cpu);
-        if let Some(task) = desk.current(cpu).filter(|_| !self.queues[cpu].is_empty()) {
-            self.tick_preempt(desk, cpu, task);
+        self.share_tick(ctx, cpu);
+        if let Some(task) = ctx.current(cpu).filter(|_| !self.queues[cpu].is_empty()) {
+            self.tick_preempt(ctx, cpu, task);
         }
         self.queues[cpu].remember_load();
-        self.balance_periodic(desk, cpu);
+        self.balance_periodic(ctx, cpu);
     }
 
     fn tick_period(&self) -> u64 {
@@ -505,25 +505,25 @@ impl Scheduler for Cfs {
         Promises { apart, pinned, share, ..usual }
     }
 
-    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
-        let (state, cpu) = (desk.task(task).state, desk.task(task).cpu);
-        if desk.task(task).allowed.has(cpu) {
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        let (state, cpu) = (ctx.task(task).state, ctx.task(task).cpu);
+        if ctx.task(task).allowed.has(cpu) {
             return;
         }
-        self.narrow(desk, task);
-        let to = self.idlest(desk, cpu);
+        self.narrow(ctx, task);
+        let to = self.idlest(ctx, cpu);
         match state {
-            TaskState::Queued => self.migrate(desk, task, to),
+            TaskState::Queued => self.migrate(ctx, task, to),
             TaskState::Running => {
                 self.entities[task.ix()].push = Some(to);
-                desk.resched(cpu);
+                ctx.resched(cpu);
             }
             TaskState::Blocked => {
                 let ahead =
                     self.entities[task.ix()].vruntime as i64 - self.queues[cpu].min_vruntime as i64;
                 let floor = self.queues[to].min_vruntime;
                 self.entities[task.ix()].vruntime = floor.saturating_add_signed(ahead);
-                desk.assign(task, to);
+                ctx.assign(task, to);
             }
         }
     }
@@ -532,13 +532,13 @@ impl Scheduler for Cfs {
 impl Cfs {
     /// Where a task that stops on `cpu` was sent, if it may still be put there: since then a
     /// sibling may have come. Who may not stay goes elsewhere.
-    fn pushed(&mut self, desk: &Desk, cpu: usize, task: TaskId) -> Option<usize> {
+    fn pushed(&mut self, ctx: &SchedContext, cpu: usize, task: TaskId) -> Option<usize> {
         let to = self.entities[task.ix()].push.take()?;
-        self.narrow(desk, task);
+        self.narrow(ctx, task);
         let to = match self.may.has(to) {
             true => to,
-            false if desk.task(task).allowed.has(cpu) => return None,
-            false => self.idlest(desk, cpu),
+            false if ctx.task(task).allowed.has(cpu) => return None,
+            false => self.idlest(ctx, cpu),
         };
         (to != cpu).then_some(to)
     }
@@ -548,12 +548,12 @@ impl Cfs {
     /// near it. In 3.19 a task that is chosen again has no new turn (pick_next_task_fair).
     pub(super) fn pick_among(
         &mut self,
-        desk: &mut Desk,
+        ctx: &mut SchedContext,
         cpu: usize,
         may: impl Fn(TaskId) -> bool,
     ) -> Option<Pick> {
         if !self.queues[cpu].line().any(|(_, task)| may(task)) {
-            self.balance_new_idle(desk, cpu);
+            self.balance_new_idle(ctx, cpu);
         }
         let stopped = self.queues[cpu].stopped.take().filter(|_| self.linux == V3_19);
         let queue = &self.queues[cpu];
@@ -574,7 +574,7 @@ impl Cfs {
             }
         }
         let picked = self.entities[task.ix()].picked;
-        let pick = self.take(desk, cpu, task);
+        let pick = self.take(ctx, cpu, task);
         if stopped == Some(task) {
             self.entities[task.ix()].picked = picked;
         }
@@ -582,16 +582,16 @@ impl Cfs {
     }
 
     /// check_preempt_tick: at the end of its slice a task loses what let it run before others.
-    fn tick_preempt(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
+    fn tick_preempt(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId) {
         let entity = &self.entities[task.ix()];
-        let (ideal, ran) = (self.slice_of_running(desk, cpu, task), desk.ran(task) - entity.picked);
+        let (ideal, ran) = (self.slice_of_running(ctx, cpu, task), ctx.ran(task) - entity.picked);
         let least = self.queues[cpu].nth(0).map_or(u64::MAX, |(vruntime, _)| vruntime);
         if ran > ideal {
-            desk.resched(cpu);
+            ctx.resched(cpu);
             self.queues[cpu].forget(task);
         } else if ran >= self.rules.min_granularity && entity.vruntime > least.saturating_add(ideal)
         {
-            desk.resched(cpu);
+            ctx.resched(cpu);
         }
     }
 }

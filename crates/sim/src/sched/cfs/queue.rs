@@ -26,7 +26,7 @@
 //! * `clear_buddies`: a mark ends when its task runs, sleeps or moves.
 //! * `yield_to_task_fair`: the other task is next, and the one that yields is passed over.
 
-use crate::desk::TaskId;
+use crate::context::TaskId;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]

@@ -18,7 +18,7 @@
 
 use super::average::decayed;
 use super::{Cfs, UNIT};
-use crate::desk::{Desk, TaskId, TaskState};
+use crate::context::{SchedContext, TaskId, TaskState};
 
 /// An average of a task that was always runnable: its weight, with 20 bits more.
 const FULL: u64 = UNIT << 20;
@@ -80,35 +80,35 @@ impl Shares {
 impl Cfs {
     /// A vCPU is about to come into its queue (update_cfs_shares in enqueue_entity). One that is new counts as always runnable
     /// so far (init_task_runnable_average).
-    pub(super) fn share_woken(&mut self, desk: &Desk, task: TaskId, is_new: bool) {
-        let vm = desk.task(task).vm;
-        let Some(shares) = self.shares.as_mut().filter(|_| desk.vms[vm].is_vm()) else { return };
-        shares.set_runnable(task, desk.now, true);
+    pub(super) fn share_woken(&mut self, ctx: &SchedContext, task: TaskId, is_new: bool) {
+        let vm = ctx.task(task).vm;
+        let Some(shares) = self.shares.as_mut().filter(|_| ctx.vms[vm].is_vm()) else { return };
+        shares.set_runnable(task, ctx.now, true);
         if is_new {
             shares.vcpus[task.ix()].average = FULL;
         }
         shares.tell(vm, task, false);
-        self.entities[task.ix()].weight = shares.weight(vm, task, Self::weight_of(desk, vm));
+        self.entities[task.ix()].weight = shares.weight(vm, task, Self::weight_of(ctx, vm));
     }
 
     /// A vCPU has left its queue to sleep.
-    pub(super) fn share_blocked(&mut self, desk: &Desk, task: TaskId) {
-        let vm = desk.task(task).vm;
-        if let Some(shares) = self.shares.as_mut().filter(|_| desk.vms[vm].is_vm()) {
-            shares.set_runnable(task, desk.now, false);
+    pub(super) fn share_blocked(&mut self, ctx: &SchedContext, task: TaskId) {
+        let vm = ctx.task(task).vm;
+        if let Some(shares) = self.shares.as_mut().filter(|_| ctx.vms[vm].is_vm()) {
+            shares.set_runnable(task, ctx.now, false);
             shares.tell(vm, task, false);
         }
     }
 
     /// A tick of `cpu`: the load of the running vCPU is told, and its weight follows (entity_tick). A vCPU that waits has the load
     /// with which it came: its wait counts when it has run.
-    pub(super) fn share_tick(&mut self, desk: &Desk, cpu: usize) {
+    pub(super) fn share_tick(&mut self, ctx: &SchedContext, cpu: usize) {
         let Some(shares) = &mut self.shares else { return };
-        let runs = desk.current(cpu).map(|task| (task, desk.task(task).vm));
-        if let Some((task, vm)) = runs.filter(|(_, vm)| desk.vms[*vm].is_vm()) {
-            shares.set_runnable(task, desk.now, true);
+        let runs = ctx.current(cpu).map(|task| (task, ctx.task(task).vm));
+        if let Some((task, vm)) = runs.filter(|(_, vm)| ctx.vms[*vm].is_vm()) {
+            shares.set_runnable(task, ctx.now, true);
             shares.tell(vm, task, true);
-            let weight = shares.weight(vm, task, Self::weight_of(desk, vm));
+            let weight = shares.weight(vm, task, Self::weight_of(ctx, vm));
             let old = std::mem::replace(&mut self.entities[task.ix()].weight, weight);
             self.queues[cpu].weight = self.queues[cpu].weight - old + weight;
         }
@@ -116,13 +116,13 @@ impl Cfs {
 
     /// `cpu` is about to balance: what became of the loads of vCPUs that sleep there is told (update_blocked_averages). Until then
     /// they count as when they fell asleep.
-    pub(super) fn share_sleepers(&mut self, desk: &Desk, cpu: usize) {
+    pub(super) fn share_sleepers(&mut self, ctx: &SchedContext, cpu: usize) {
         let Some(shares) = &mut self.shares else { return };
-        let vcpus = desk.vms.iter().enumerate().filter(|(_, vm)| vm.is_vm());
+        let vcpus = ctx.vms.iter().enumerate().filter(|(_, vm)| vm.is_vm());
         for (vm, task) in vcpus.flat_map(|(at, vm)| vm.tasks().map(move |task| (at, task))) {
-            if desk.task(task).cpu == cpu {
-                if desk.task(task).state == TaskState::Blocked {
-                    shares.set_runnable(task, desk.now, false);
+            if ctx.task(task).cpu == cpu {
+                if ctx.task(task).state == TaskState::Blocked {
+                    shares.set_runnable(task, ctx.now, false);
                 }
                 shares.tell(vm, task, true);
             }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn small_change_of_load_is_told_at_ticks_only() {
+    fn small_change_of_load_is_reported_at_ticks_only() {
         let mut shares = both_always_runnable();
         // Four periods leave 2^(-4/32) of 1024, 939: 85 less, and an eighth is 128. After eight 861 are left, 163 less.
         shares.set_runnable(B, 0, false);
@@ -201,52 +201,52 @@ mod tests {
     /// entity_tick updates the running vCPU only.
     #[test]
     fn wait_of_a_vcpu_counts_when_it_has_run() {
-        let mut desk = testing::desk_of(testing::host(1, 1, 1), &[1, 1]);
+        let mut ctx = testing::ctx_of(testing::host(1, 1, 1), &[1, 1]);
         let tuning = CfsTuning { has_groups: true, ..CfsTuning::default() };
         let mut cfs = Cfs::new(tuning);
-        cfs.start(&mut desk);
+        cfs.start(&mut ctx);
         for task in [A, B] {
             let shares = cfs.shares.as_mut().expect("there are groups");
             let vcpu = &mut shares.vcpus[task.ix()];
             (vcpu.is_runnable, vcpu.average) = (true, FULL / 4);
             shares.tell(task.ix(), task, false);
-            desk.assign(task, 0);
+            ctx.assign(task, 0);
         }
         cfs.queues[0].weight = 2 * UNIT;
-        desk.begin(A, 0);
-        desk.tasks[B.ix()].state = TaskState::Queued;
-        desk.now = 32 * PERIOD;
-        cfs.share_tick(&desk, 0);
+        ctx.begin(A, 0);
+        ctx.tasks[B.ix()].state = TaskState::Queued;
+        ctx.now = 32 * PERIOD;
+        cfs.share_tick(&ctx, 0);
         // Half of the three quarters that 1024 lacks: 256 + 384.
         assert_eq!(cfs.shares.as_ref().expect("there are groups").vms[..2], [640, 256]);
-        desk.tasks[A.ix()].state = TaskState::Queued;
-        desk.begin(B, 0);
-        cfs.share_tick(&desk, 0);
+        ctx.tasks[A.ix()].state = TaskState::Queued;
+        ctx.begin(B, 0);
+        cfs.share_tick(&ctx, 0);
         assert_eq!(cfs.shares.as_ref().expect("there are groups").vms[..2], [640, 640]);
     }
     /// update_blocked_averages comes with rebalance_domains. Of two CPUs a busy one balances after 32 times 2 ms, and as it finds
     /// nothing, after 32 times 4 ms then.
     #[test]
-    fn sleep_of_a_vcpu_is_told_when_its_cpu_balances() {
-        let mut desk = testing::desk_of(testing::host(1, 2, 1), &[2, 1]);
-        desk.linux = crate::params::LinuxRelease::V3_19;
+    fn sleep_of_a_vcpu_counts_when_its_cpu_balances() {
+        let mut ctx = testing::ctx_of(testing::host(1, 2, 1), &[2, 1]);
+        ctx.linux = crate::params::LinuxRelease::V3_19;
         let mut cfs = Cfs::new(CfsTuning { has_groups: true, ..CfsTuning::default() });
-        cfs.start(&mut desk);
+        cfs.start(&mut ctx);
         for (task, cpu) in [(A, 0), (B, 1), (TaskId(2), 1)] {
-            desk.assign(task, cpu);
+            ctx.assign(task, cpu);
         }
         for task in [A, B] {
-            cfs.share_woken(&desk, task, true);
+            cfs.share_woken(&ctx, task, true);
         }
         for (task, cpu) in [(A, 0), (TaskId(2), 1)] {
-            desk.begin(task, cpu);
-            desk.count(task);
+            ctx.begin(task, cpu);
+            ctx.count(task);
             cfs.queues[cpu].weight = UNIT;
         }
-        cfs.share_blocked(&desk, B);
+        cfs.share_blocked(&ctx, B);
         let mut load_at = |ms: u64| {
-            desk.now = ms * 1_000_000;
-            cfs.tick(&mut desk, 1);
+            ctx.now = ms * 1_000_000;
+            cfs.tick(&mut ctx, 1);
             cfs.shares.as_ref().expect("there are groups").vms[0]
         };
         // Of 1024 are left after 61 periods 1024 * 2^(-61/32), after 183 1024 * 2^(-183/32).

@@ -12,91 +12,90 @@
 //!   cache, from 3.13 else the last one, an idle core of the cache, an idle thread.
 
 use super::{Cfs, Choice, SECOND};
-use crate::desk::{Desk, TaskId, TaskState, Waker};
+use crate::context::{SchedContext, TaskId, TaskState, Waker};
 use crate::params::LinuxRelease::{V3_0, V3_13, V3_19};
 use instep_check::mask::Mask;
 
 impl Cfs {
     /// Narrows `may` to CPUs on which `task` may be put.
-    pub(super) fn narrow(&mut self, desk: &Desk, task: TaskId) {
-        let this = desk.task(task);
+    pub(super) fn narrow(&mut self, ctx: &SchedContext, task: TaskId) {
+        let this = ctx.task(task);
         self.may.copy(&this.allowed);
-        if self.choice != Choice::Apart || desk.vms[this.vm].hidden {
+        if self.choice != Choice::Apart || ctx.vms[this.vm].hidden {
             return;
         }
-        let Some(least) = this.allowed.iter().map(|cpu| self.others(desk, task, cpu)).min() else {
+        let Some(least) = this.allowed.iter().map(|cpu| self.others(ctx, task, cpu)).min() else {
             return;
         };
         for cpu in this.allowed.iter() {
-            if self.others(desk, task, cpu) > least {
+            if self.others(ctx, task, cpu) > least {
                 self.may.clear(cpu);
             }
         }
     }
 
     /// Whether a task may be put on `cpu`, by its affinity and by the choice.
-    pub(super) fn may_be_on(&self, desk: &Desk, task: TaskId, cpu: usize) -> bool {
-        let this = desk.task(task);
-        if !this.allowed.has(cpu) || self.choice != Choice::Apart || desk.vms[this.vm].hidden {
+    pub(super) fn may_be_on(&self, ctx: &SchedContext, task: TaskId, cpu: usize) -> bool {
+        let this = ctx.task(task);
+        if !this.allowed.has(cpu) || self.choice != Choice::Apart || ctx.vms[this.vm].hidden {
             return this.allowed.has(cpu);
         }
-        let own = self.others(desk, task, cpu);
-        own == 0 || !this.allowed.iter().any(|other| self.others(desk, task, other) < own)
+        let own = self.others(ctx, task, cpu);
+        own == 0 || !this.allowed.iter().any(|other| self.others(ctx, task, other) < own)
     }
 
     /// Siblings of a task in the queue of `cpu`, without itself.
-    fn others(&self, desk: &Desk, task: TaskId, cpu: usize) -> u32 {
-        let this = desk.task(task);
-        let own = this.state != TaskState::Blocked && self.counts(desk, task, cpu);
-        desk.siblings_on(this.vm, cpu).saturating_sub(u32::from(own))
+    fn others(&self, ctx: &SchedContext, task: TaskId, cpu: usize) -> u32 {
+        let this = ctx.task(task);
+        let own = this.state != TaskState::Blocked && self.counts(ctx, task, cpu);
+        ctx.siblings_on(this.vm, cpu).saturating_sub(u32::from(own))
     }
 
     /// Whether a runnable task counts in the queue of `cpu` itself.
-    fn counts(&self, desk: &Desk, task: TaskId, cpu: usize) -> bool {
-        desk.task(task).cpu == cpu
-            && (desk.current(cpu) == Some(task) || self.queues[cpu].has(task))
+    fn counts(&self, ctx: &SchedContext, task: TaskId, cpu: usize) -> bool {
+        ctx.task(task).cpu == cpu && (ctx.current(cpu) == Some(task) || self.queues[cpu].has(task))
     }
 
     /// select_task_rq_fair for a wake-up: the waker's CPU or the last one, then an idle one beside. A task
     /// whose last CPU it may not use any more goes to the least loaded one.
-    pub(super) fn select(&mut self, desk: &Desk, task: TaskId, by: Waker) -> usize {
-        self.narrow(desk, task);
-        let last = desk.task(task).cpu;
+    pub(super) fn select(&mut self, ctx: &SchedContext, task: TaskId, by: Waker) -> usize {
+        self.narrow(ctx, task);
+        let last = ctx.task(task).cpu;
         let here = match by {
-            Waker::Start => return self.idlest(desk, last),
-            Waker::Sibling(waker) => desk.task(waker).cpu,
+            Waker::Start => return self.idlest(ctx, last),
+            Waker::Sibling(waker) => ctx.task(waker).cpu,
             // The interrupt comes where the task ran last.
             Waker::Timer | Waker::Io => last,
         };
         if !self.may.has(last) {
-            let to = self.idlest(desk, last);
-            return self.idle_sibling(desk, to, here, last);
+            let to = self.idlest(ctx, last);
+            return self.idle_sibling(ctx, to, here, last);
         }
         if here == last {
-            return self.idle_sibling(desk, last, here, last);
+            return self.idle_sibling(ctx, last, here, last);
         }
         // Without a span in which tasks come to their waker there is no search for an idle CPU, either, but in 3.19.
         let slack = self.domains.common(here, last).filter(|domain| domain.affine);
         let Some(slack) = slack.map(|domain| domain.slack).filter(|_| self.may.has(here)) else {
-            return if self.linux == V3_19 { self.idle_group(desk, last, last) } else { last };
+            return if self.linux == V3_19 { self.idle_group(ctx, last, last) } else { last };
         };
         let near = match by {
-            Waker::Sibling(waker) if self.is_wide(desk, waker, task) => false,
+            Waker::Sibling(waker) if self.is_wide(ctx, waker, task) => false,
             _ => self.is_affine(task, [here, last], slack),
         };
-        self.idle_sibling(desk, if near { here } else { last }, here, last)
+        self.idle_sibling(ctx, if near { here } else { last }, here, last)
     }
 
     /// record_wakee, of 3.13 and later: how often a task turns to wake up another one than before.
-    pub(super) fn note_wakeup(&mut self, desk: &Desk, task: TaskId, by: Waker) {
+    pub(super) fn note_wakeup(&mut self, ctx: &SchedContext, task: TaskId, by: Waker) {
         let Waker::Sibling(waker) = by else { return };
         if self.linux < V3_13 {
             return;
         }
         let entity = &mut self.entities[waker.ix()];
-        if desk.now > entity.flips_since + SECOND {
+        if ctx.now > entity.flips_since + SECOND {
             let kept = if self.linux == V3_19 { entity.flips / 2 } else { 0 };
-            (entity.flips, entity.flips_since) = (kept, desk.now);
+            (entity.flips, entity.flips_since) = (kept, ctx.now);
         }
         if entity.wakee != Some(task) {
             entity.wakee = Some(task);
@@ -105,8 +104,8 @@ impl Cfs {
     }
 
     /// wake_wide, of 3.13 and later: a task that wakes up many others does not have them come to it.
-    fn is_wide(&self, desk: &Desk, waker: TaskId, task: TaskId) -> bool {
-        let factor = desk.host.llcs[desk.host.llc[desk.task(waker).cpu]].count();
+    fn is_wide(&self, ctx: &SchedContext, waker: TaskId, task: TaskId) -> bool {
+        let factor = ctx.host.llcs[ctx.host.llc[ctx.task(waker).cpu]].count();
         let (waker, task) = (self.entities[waker.ix()].flips, self.entities[task.ix()].flips);
         self.linux >= V3_13 && task > factor && waker > factor * task
     }
@@ -120,17 +119,17 @@ impl Cfs {
     }
 
     /// select_idle_sibling.
-    fn idle_sibling(&self, desk: &Desk, target: usize, here: usize, last: usize) -> usize {
+    fn idle_sibling(&self, ctx: &SchedContext, target: usize, here: usize, last: usize) -> usize {
         match self.linux {
-            V3_0 => self.idle_near(desk, target, here, last),
-            V3_13 | V3_19 => self.idle_group(desk, target, last),
+            V3_0 => self.idle_near(ctx, target, here, last),
+            V3_13 | V3_19 => self.idle_group(ctx, target, last),
         }
     }
 
     /// As in 3.0: the first idle CPU of the innermost span under the target's cache that holds both the
     /// waker's and the last CPU; of smaller ones only if there is none.
-    fn idle_near(&self, desk: &Desk, mut target: usize, here: usize, last: usize) -> usize {
-        let idle = |cpu: usize| desk.load(cpu) == 0;
+    fn idle_near(&self, ctx: &SchedContext, mut target: usize, here: usize, last: usize) -> usize {
+        let idle = |cpu: usize| ctx.load(cpu) == 0;
         if (target == here || target == last) && idle(target) {
             return target;
         }
@@ -147,12 +146,12 @@ impl Cfs {
 
     /// As in 3.13 and later: the target, the last CPU, an idle core under the target's cache, an idle
     /// thread of the target's core; else the target. The search begins at the target's own core.
-    fn idle_group(&self, desk: &Desk, target: usize, last: usize) -> usize {
-        let idle = |cpu: usize| desk.load(cpu) == 0;
+    fn idle_group(&self, ctx: &SchedContext, target: usize, last: usize) -> usize {
+        let idle = |cpu: usize| ctx.load(cpu) == 0;
         if idle(target) {
             return target;
         }
-        if desk.host.llc[last] == desk.host.llc[target] && idle(last) && self.may.has(last) {
+        if ctx.host.llc[last] == ctx.host.llc[target] && idle(last) && self.may.has(last) {
             return last;
         }
         for (domain, own) in self.domains.of(target).rev().filter(|(domain, _)| domain.cache) {
@@ -169,8 +168,8 @@ impl Cfs {
     }
 
     /// find_idlest_cpu: the least loaded node, of it the least loaded LLC, core and CPU.
-    pub(super) fn idlest(&self, desk: &Desk, last: usize) -> usize {
-        let host = &desk.host;
+    pub(super) fn idlest(&self, ctx: &SchedContext, last: usize) -> usize {
+        let host = &ctx.host;
         let mean = |sum: u64, mask: &Mask| sum * 1024 / u64::from(mask.count().max(1));
         let load =
             |mask: &Mask| -> u64 { mean(mask.iter().map(|cpu| self.queues[cpu].load).sum(), mask) };

@@ -18,7 +18,7 @@
 //!   late).
 
 use super::{Credit, MASTER, MS, PER_MS, Pri};
-use crate::desk::{Desk, TaskId, TaskState};
+use crate::context::{SchedContext, TaskId, TaskState};
 use crate::params::XenRelease;
 
 impl Credit {
@@ -29,12 +29,12 @@ impl Credit {
 
     /// `burn_credits`: 4.1.3 rounds to the nearest credit, later ones carry what they did not count. All pay
     /// for whole credits, of which some may be ahead of the time that was had.
-    pub(super) fn burn(&mut self, desk: &Desk, task: TaskId) {
+    pub(super) fn burn(&mut self, ctx: &SchedContext, task: TaskId) {
         let svc = &mut self.svcs[task.ix()];
-        let Some(delta) = desk.ran(task).checked_sub(svc.paid).filter(|delta| *delta > 0) else {
+        let Some(delta) = ctx.ran(task).checked_sub(svc.paid).filter(|delta| *delta > 0) else {
             return;
         };
-        let credits = match desk.xen {
+        let credits = match ctx.xen {
             XenRelease::V4_1_3 => (delta * PER_MS + MS / 2) / MS,
             XenRelease::V4_4_1 | XenRelease::V4_17 => {
                 let value = delta * PER_MS + svc.residual;
@@ -47,11 +47,11 @@ impl Credit {
     }
 
     /// `csched_acct`: hands out the credits of a period by weight and active vCPUs.
-    pub(super) fn account(&mut self, desk: &mut Desk) {
-        let weight = |desk: &Desk, vm: usize, counts: &[u32]| {
-            i64::from(desk.vms[vm].weight) * i64::from(counts[vm])
+    pub(super) fn account(&mut self, ctx: &mut SchedContext) {
+        let weight = |ctx: &SchedContext, vm: usize, counts: &[u32]| {
+            i64::from(ctx.vms[vm].weight) * i64::from(counts[vm])
         };
-        let weights: i64 = self.active.iter().map(|vm| weight(desk, *vm, &self.counts)).sum();
+        let weights: i64 = self.active.iter().map(|vm| weight(ctx, *vm, &self.counts)).sum();
         if weights == 0 {
             self.balance = 0;
             return;
@@ -59,15 +59,15 @@ impl Credit {
         let owed = (-self.balance).max(0);
         let (full, mut left) = (self.full(), weights);
         // What VMs owe is handed out once more, so that the balance comes back to zero.
-        let mut total = full * desk.host.cpus() as i64 + owed;
+        let mut total = full * ctx.host.cpus() as i64 + owed;
         let (mut balance, mut extra) = (0, false);
         // What goes to the front was passed already: places from `at` on stay.
         for at in 0..self.active.len() {
             let vm = self.active[at];
-            let (own, count) = (weight(desk, vm, &self.counts), i64::from(self.counts[vm]));
+            let (own, count) = (weight(ctx, vm, &self.counts), i64::from(self.counts[vm]));
             left -= own;
             let mut peak = count * full + divided_up(owed * own, weights);
-            let cap = divided_up(i64::from(desk.vms[vm].cap) * full, 100);
+            let cap = divided_up(i64::from(ctx.vms[vm].cap) * full, 100);
             if cap > 0 {
                 peak = peak.min(cap);
             }
@@ -85,7 +85,7 @@ impl Credit {
                 }
                 fair = peak;
             }
-            balance += self.pay(desk, vm, divided_up(fair, count), debt);
+            balance += self.pay(ctx, vm, divided_up(fair, count), debt);
         }
         self.active.retain(|vm| self.counts[*vm] > 0);
         self.balance = balance;
@@ -94,9 +94,15 @@ impl Credit {
 
     /// Adds `fair` credits to every active vCPU of a VM; what they have then. Those of a capped VM are parked when
     /// they owe more than `debt`.
-    pub(super) fn pay(&mut self, desk: &mut Desk, vm: usize, fair: i64, debt: Option<i64>) -> i64 {
+    pub(super) fn pay(
+        &mut self,
+        ctx: &mut SchedContext,
+        vm: usize,
+        fair: i64,
+        debt: Option<i64>,
+    ) -> i64 {
         let (full, mut balance) = (self.full(), 0);
-        for task in desk.vms[vm].tasks() {
+        for task in ctx.vms[vm].tasks() {
             let svc = &mut self.svcs[task.ix()];
             if !svc.active {
                 continue;
@@ -107,12 +113,12 @@ impl Credit {
                 let parks = debt.is_some_and(|debt| svc.credit < -debt) && !svc.parked;
                 svc.credit = svc.credit.max(-full);
                 if parks {
-                    self.park(desk, task);
+                    self.park(ctx, task);
                 }
             } else {
                 svc.pri = Pri::Under;
                 if svc.parked {
-                    self.unpark(desk, task);
+                    self.unpark(ctx, task);
                 }
                 let svc = &mut self.svcs[task.ix()];
                 if svc.credit > full {
@@ -128,11 +134,11 @@ impl Credit {
     }
 
     /// `vcpu_pause_nosync`: the vCPU leaves its queue or its CPU.
-    fn park(&mut self, desk: &mut Desk, task: TaskId) {
+    fn park(&mut self, ctx: &mut SchedContext, task: TaskId) {
         self.svcs[task.ix()].parked = true;
-        let (state, cpu) = (desk.task(task).state, desk.task(task).cpu);
+        let (state, cpu) = (ctx.task(task).state, ctx.task(task).cpu);
         match state {
-            TaskState::Running => desk.resched(cpu),
+            TaskState::Running => ctx.resched(cpu),
             TaskState::Queued => {
                 self.unqueue(cpu, task);
             }
@@ -142,29 +148,29 @@ impl Credit {
 
     /// `vcpu_unpause`, on the CPU that accounts. The flag is to spare a vCPU that wakes its BOOST; 4.4.1 clears it
     /// too early.
-    fn unpark(&mut self, desk: &mut Desk, task: TaskId) {
-        if desk.xen == XenRelease::V4_4_1 {
+    fn unpark(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        if ctx.xen == XenRelease::V4_4_1 {
             self.svcs[task.ix()].parked = false;
         }
-        if desk.task(task).state == TaskState::Queued {
-            self.enqueue_woken(desk, task, MASTER);
+        if ctx.task(task).state == TaskState::Queued {
+            self.enqueue_woken(ctx, task, MASTER);
         }
         self.svcs[task.ix()].parked = false;
     }
 
     /// `csched_vcpu_acct`: what a tick does to the vCPU that runs.
-    pub(super) fn account_running(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
-        let vm = desk.task(task).vm;
+    pub(super) fn account_running(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId) {
+        let vm = ctx.task(task).vm;
         let svc = &mut self.svcs[task.ix()];
         if svc.pri == Pri::Boost {
             svc.pri = Pri::Under;
         }
-        self.burn(desk, task);
+        self.burn(ctx, task);
         if !self.svcs[task.ix()].active {
             self.activate(vm, task);
-        } else if self.cpu_pick(desk, task, false) != cpu {
+        } else if self.cpu_pick(ctx, task, false) != cpu {
             self.svcs[task.ix()].migrating = true;
-            desk.resched(cpu);
+            ctx.resched(cpu);
         }
     }
 

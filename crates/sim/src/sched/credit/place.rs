@@ -14,7 +14,7 @@
 //! * `csched_runq_steal`: the first vCPU of higher priority that may come, none of an idle CPU.
 
 use super::{Credit, Pri};
-use crate::desk::{Desk, Task, TaskId};
+use crate::context::{SchedContext, Task, TaskId};
 use crate::host::Host;
 use crate::params::XenRelease;
 
@@ -26,8 +26,8 @@ pub(super) enum Pass {
 }
 
 /// All passes of a release, in order.
-fn passes(desk: &Desk) -> &'static [Pass] {
-    match desk.xen {
+fn passes(ctx: &SchedContext) -> &'static [Pass] {
+    match ctx.xen {
         XenRelease::V4_1_3 => &[Pass::Vcpu],
         XenRelease::V4_4_1 | XenRelease::V4_17 => &[Pass::Node, Pass::Vcpu],
     }
@@ -40,8 +40,8 @@ impl Credit {
     }
 
     /// `csched_balance_cpumask`, into `cpus`; false when the pass has nothing to say for this vCPU.
-    pub(super) fn affinity(&mut self, desk: &Desk, task: TaskId, pass: Pass) -> bool {
-        let task = desk.task(task);
+    pub(super) fn affinity(&mut self, ctx: &SchedContext, task: TaskId, pass: Pass) -> bool {
+        let task = ctx.task(task);
         if pass == Pass::Node && !self.has_node_affinity(task) {
             return false;
         }
@@ -53,86 +53,86 @@ impl Credit {
     }
 
     /// `__runq_tickle` on CPU `here`: which CPUs shall choose again because `task` was queued.
-    pub(super) fn tickle(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
-        match desk.xen {
-            XenRelease::V4_1_3 => self.tickle_both(desk, task, here),
-            XenRelease::V4_4_1 | XenRelease::V4_17 => self.tickle_one(desk, task, here),
+    pub(super) fn tickle(&mut self, ctx: &mut SchedContext, task: TaskId, here: usize) {
+        match ctx.xen {
+            XenRelease::V4_1_3 => self.tickle_both(ctx, task, here),
+            XenRelease::V4_4_1 | XenRelease::V4_17 => self.tickle_one(ctx, task, here),
         }
     }
 
     /// As in 4.1.3: the CPU of the queue if the new one comes before what runs there, and an idle one, too.
-    fn tickle_both(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
-        let cpu = desk.task(task).cpu;
+    fn tickle_both(&mut self, ctx: &mut SchedContext, task: TaskId, here: usize) {
+        let cpu = ctx.task(task).cpu;
         let (new, current) = (self.pri(Some(task)), self.pri(self.pcpus[cpu].current));
         let mut own = new > current;
         if current > Pri::Idle && !self.idlers.is_empty() {
-            self.affinity(desk, task, Pass::Vcpu);
+            self.affinity(ctx, task, Pass::Vcpu);
             own &= self.cpus.has(cpu);
-            self.wake_idler(desk, here);
+            self.wake_idler(ctx, here);
         }
         if own {
-            desk.resched(cpu);
+            ctx.resched(cpu);
         }
     }
 
     /// As in 4.4.1 and 4.17: an idle CPU if there is one. Else the new vCPU preempts the one that runs on its queue's
     /// CPU. In 4.4.1 the preempted vCPU looks for another CPU then; in 4.17 only if the new one may use an idle CPU,
     /// which is never so here.
-    fn tickle_one(&mut self, desk: &mut Desk, task: TaskId, here: usize) {
-        let cpu = desk.task(task).cpu;
+    fn tickle_one(&mut self, ctx: &mut SchedContext, task: TaskId, here: usize) {
+        let cpu = ctx.task(task).cpu;
         let current = self.pcpus[cpu].current;
         let before = self.pri(Some(task)) > self.pri(current);
         let Some(current) = current else {
-            self.wake_idle(desk, cpu);
+            self.wake_idle(ctx, cpu);
             return;
         };
         if self.idlers.is_empty() {
             if before {
-                desk.resched(cpu);
+                ctx.resched(cpu);
             }
             return;
         }
-        for pass in passes(desk) {
-            if self.affinity(desk, task, *pass) && self.wake_idler(desk, here) {
+        for pass in passes(ctx) {
+            if self.affinity(ctx, task, *pass) && self.wake_idler(ctx, here) {
                 return;
             }
         }
         if before {
-            self.svcs[current.ix()].migrating |= desk.xen == XenRelease::V4_4_1;
-            desk.resched(cpu);
+            self.svcs[current.ix()].migrating |= ctx.xen == XenRelease::V4_4_1;
+            ctx.resched(cpu);
         }
     }
 
     /// An idle CPU shall choose. In 4.17 it counts as busy from now on.
-    fn wake_idle(&mut self, desk: &mut Desk, cpu: usize) {
-        if desk.xen >= XenRelease::V4_17 {
+    fn wake_idle(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        if ctx.xen >= XenRelease::V4_17 {
             self.idlers.clear(cpu);
         }
-        desk.resched(cpu);
+        ctx.resched(cpu);
     }
 
     /// Wakes one of the idle CPUs in `cpus`, in turn (`tickle_one_idle_cpu`); false if there is none.
-    fn wake_idler(&mut self, desk: &mut Desk, here: usize) -> bool {
+    fn wake_idler(&mut self, ctx: &mut SchedContext, here: usize) -> bool {
         self.cpus.keep(&self.idlers);
         let idler = self.cpus.after(self.pcpus[here].tickled);
         if let Some(idler) = idler {
             self.pcpus[here].tickled = idler;
-            self.wake_idle(desk, idler);
+            self.wake_idle(ctx, idler);
         }
         idler.is_some()
     }
 
     /// `_csched_cpu_pick`: an idle CPU with as many idle neighbours as possible.
-    pub(super) fn cpu_pick(&mut self, desk: &Desk, task: TaskId, commit: bool) -> usize {
-        let home = desk.task(task).cpu;
+    pub(super) fn cpu_pick(&mut self, ctx: &SchedContext, task: TaskId, commit: bool) -> usize {
+        let home = ctx.task(task).cpu;
         let (mut cpu, mut bias) = (home, None);
-        for pass in passes(desk) {
-            if !self.affinity(desk, task, *pass) {
+        for pass in passes(ctx) {
+            if !self.affinity(ctx, task, *pass) {
                 continue;
             }
             cpu = if self.cpus.has(home) { home } else { self.cpus.after(home).unwrap_or(home) };
             self.near.copy(&self.idlers);
-            match desk.xen {
+            match ctx.xen {
                 // The CPU itself counts as idle, whatever runs there.
                 XenRelease::V4_1_3 => self.near.set(cpu),
                 // It does if nobody waits for it.
@@ -143,13 +143,13 @@ impl Credit {
                 }
             }
             self.cpus.keep(&self.near);
-            if desk.xen >= XenRelease::V4_4_1 && !self.cpus.is_empty() && !self.cpus.has(cpu) {
+            if ctx.xen >= XenRelease::V4_4_1 && !self.cpus.is_empty() && !self.cpus.has(cpu) {
                 cpu = self.cpus.after(cpu).unwrap_or(cpu);
             }
             self.cpus.clear(cpu);
             // 4.1.3 notes each step of the search, later ones the last.
-            let each = commit && desk.xen == XenRelease::V4_1_3;
-            cpu = self.most_idle(&desk.host, cpu, each, &mut bias);
+            let each = commit && ctx.xen == XenRelease::V4_1_3;
+            cpu = self.most_idle(&ctx.host, cpu, each, &mut bias);
             if self.near.has(cpu) {
                 break;
             }
@@ -157,7 +157,7 @@ impl Credit {
         if let Some(bias) = bias.filter(|_| commit) {
             self.pcpus[bias].bias = cpu;
         }
-        self.svcs[task.ix()].moved |= commit && desk.xen >= XenRelease::V4_17;
+        self.svcs[task.ix()].moved |= commit && ctx.xen >= XenRelease::V4_17;
         cpu
     }
 
@@ -197,11 +197,11 @@ impl Credit {
 
     /// `csched_load_balance`: a vCPU of higher priority than `pri` from the queue of a busy CPU. 4.1.3 looks
     /// at those after `cpu` first, later ones at those of its node.
-    pub(super) fn steal(&mut self, desk: &mut Desk, cpu: usize, pri: Pri) -> Option<TaskId> {
+    pub(super) fn steal(&mut self, ctx: &mut SchedContext, cpu: usize, pri: Pri) -> Option<TaskId> {
         if self.waiting.is_empty() {
             return None;
         }
-        let found = match desk.xen {
+        let found = match ctx.xen {
             XenRelease::V4_1_3 => {
                 let after = std::iter::successors(self.waiting.from(cpu + 1), |peer| {
                     self.waiting.from(peer + 1)
@@ -210,26 +210,31 @@ impl Credit {
                     std::iter::successors(self.waiting.first(), |peer| self.waiting.from(peer + 1));
                 after
                     .chain(before.take_while(|peer| *peer < cpu))
-                    .find_map(|peer| self.steal_from(desk, peer, cpu, pri, Pass::Vcpu))
+                    .find_map(|peer| self.steal_from(ctx, peer, cpu, pri, Pass::Vcpu))
             }
-            XenRelease::V4_4_1 | XenRelease::V4_17 => self.steal_by_node(desk, cpu, pri),
+            XenRelease::V4_4_1 | XenRelease::V4_17 => self.steal_by_node(ctx, cpu, pri),
         };
         let (task, peer) = found?;
         self.unqueue(peer, task);
-        desk.assign(task, cpu);
+        ctx.assign(task, cpu);
         Some(task)
     }
 
     /// Node by node: in 4.4.1 from its first CPU on, in 4.17 from behind the one that was stolen from last
     /// (`balance_bias`).
-    fn steal_by_node(&mut self, desk: &Desk, cpu: usize, pri: Pri) -> Option<(TaskId, usize)> {
-        let nodes = desk.host.nodes.len();
-        let passes = if self.prefers { passes(desk) } else { &[Pass::Vcpu] };
+    fn steal_by_node(
+        &mut self,
+        ctx: &SchedContext,
+        cpu: usize,
+        pri: Pri,
+    ) -> Option<(TaskId, usize)> {
+        let nodes = ctx.host.nodes.len();
+        let passes = if self.prefers { passes(ctx) } else { &[Pass::Vcpu] };
         for pass in passes {
             for step in 0..nodes {
-                let node = (desk.host.node[cpu] + step) % nodes;
-                let from = if desk.xen >= XenRelease::V4_17 { self.stolen[node] + 1 } else { 0 };
-                let cpus = &desk.host.nodes[node];
+                let node = (ctx.host.node[cpu] + step) % nodes;
+                let from = if ctx.xen >= XenRelease::V4_17 { self.stolen[node] + 1 } else { 0 };
+                let cpus = &ctx.host.nodes[node];
                 let peers = |from: usize| {
                     let first = cpus.first_common(&self.waiting, from);
                     std::iter::successors(first, |peer| cpus.first_common(&self.waiting, peer + 1))
@@ -237,7 +242,7 @@ impl Credit {
                 let around = peers(from).chain(peers(0).take_while(|peer| *peer < from));
                 let found = around
                     .filter(|peer| *peer != cpu)
-                    .find_map(|peer| self.steal_from(desk, peer, cpu, pri, *pass));
+                    .find_map(|peer| self.steal_from(ctx, peer, cpu, pri, *pass));
                 if let Some((_, peer)) = found {
                     self.stolen[node] = peer;
                     return found;
@@ -251,7 +256,7 @@ impl Credit {
     /// vCPU that is no better.
     fn steal_from(
         &self,
-        desk: &Desk,
+        ctx: &SchedContext,
         peer: usize,
         cpu: usize,
         pri: Pri,
@@ -260,7 +265,7 @@ impl Credit {
         self.pcpus[peer].current?;
         let better = |task: &&TaskId| self.svcs[task.ix()].pri > pri;
         let may = |task: &&TaskId| {
-            let task = desk.task(**task);
+            let task = ctx.task(**task);
             let prefers = || self.has_node_affinity(task) && task.preferred.has(cpu);
             task.allowed.has(cpu) && (pass == Pass::Vcpu || prefers())
         };

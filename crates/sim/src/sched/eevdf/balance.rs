@@ -3,7 +3,7 @@
 
 use super::Eevdf;
 use super::line::scaled;
-use crate::desk::{Desk, TaskId, TaskState};
+use crate::context::{SchedContext, TaskId, TaskState};
 use instep_check::mask::Mask;
 
 /// How often a busy CPU balances, nanoseconds.
@@ -17,15 +17,15 @@ pub(super) const ONE: i64 = 1024;
 
 impl Eevdf {
     /// At a tick. An idle CPU looks each time, a busy one every 32 ms, for two more than it has.
-    pub(super) fn balance_periodic(&mut self, desk: &mut Desk, cpu: usize) {
-        self.average(cpu, desk.now);
-        let idle = desk.load(cpu) == 0;
-        if !idle && desk.now < self.queues[cpu].next {
+    pub(super) fn balance_periodic(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        self.average(cpu, ctx.now);
+        let idle = ctx.load(cpu) == 0;
+        if !idle && ctx.now < self.queues[cpu].next {
             return;
         }
-        self.queues[cpu].next = desk.now + BUSY;
-        if let Some(task) = self.balance(desk, cpu, if idle { 1 } else { 2 }) {
-            self.preempt(desk, task);
+        self.queues[cpu].next = ctx.now + BUSY;
+        if let Some(task) = self.balance(ctx, cpu, if idle { 1 } else { 2 }) {
+            self.preempt(ctx, task);
         }
     }
 
@@ -47,30 +47,41 @@ impl Eevdf {
     }
 
     /// Pulls a task to `cpu`. Spans from near to far: LLC, node, host.
-    pub(super) fn balance(&mut self, desk: &mut Desk, cpu: usize, more: u32) -> Option<TaskId> {
+    pub(super) fn balance(
+        &mut self,
+        ctx: &mut SchedContext,
+        cpu: usize,
+        more: u32,
+    ) -> Option<TaskId> {
         let spans = std::mem::take(&mut self.spans);
-        let (llcs, nodes) = (desk.host.llcs.len(), desk.host.nodes.len());
-        let near = [desk.host.llc[cpu], llcs + desk.host.node[cpu], llcs + nodes];
+        let (llcs, nodes) = (ctx.host.llcs.len(), ctx.host.nodes.len());
+        let near = [ctx.host.llc[cpu], llcs + ctx.host.node[cpu], llcs + nodes];
         // A node that is one cache was looked at already.
         let again = |at: usize| at > 0 && spans[near[at]] == spans[near[at - 1]];
         let mut near = (0..near.len()).filter(|at| !again(*at)).map(|at| &spans[near[at]]);
-        let found = near.find_map(|span| self.pull(desk, cpu, span, more));
+        let found = near.find_map(|span| self.pull(ctx, cpu, span, more));
         self.spans = spans;
         found
     }
 
     /// Pulls a queued task to `cpu` from the CPU of `span` with the most of those that have `more`
     /// than it; if nothing there may move, from the next.
-    fn pull(&mut self, desk: &mut Desk, cpu: usize, span: &Mask, more: u32) -> Option<TaskId> {
-        let least = (desk.load(cpu) + more).max(2);
+    fn pull(
+        &mut self,
+        ctx: &mut SchedContext,
+        cpu: usize,
+        span: &Mask,
+        more: u32,
+    ) -> Option<TaskId> {
+        let least = (ctx.load(cpu) + more).max(2);
         let mut below = (u32::MAX, 0);
         loop {
-            let rank = |other: usize| (desk.load(other), usize::MAX - other);
+            let rank = |other: usize| (ctx.load(other), usize::MAX - other);
             let full =
-                |other: &usize| *other != cpu && desk.load(*other) >= least && rank(*other) < below;
+                |other: &usize| *other != cpu && ctx.load(*other) >= least && rank(*other) < below;
             let from = span.iter().filter(full).max_by_key(|other| rank(*other))?;
-            if let Some(task) = self.movable(desk, from, cpu) {
-                self.migrate(desk, task, cpu);
+            if let Some(task) = self.movable(ctx, from, cpu) {
+                self.migrate(ctx, task, cpu);
                 return Some(task);
             }
             below = rank(from);
@@ -78,9 +89,9 @@ impl Eevdf {
     }
 
     /// A task that waits on `from` and may use `to`.
-    fn movable(&self, desk: &Desk, from: usize, to: usize) -> Option<TaskId> {
+    fn movable(&self, ctx: &SchedContext, from: usize, to: usize) -> Option<TaskId> {
         let may = |task: &TaskId| {
-            let this = desk.task(*task);
+            let this = ctx.task(*task);
             this.state == TaskState::Queued && this.allowed.has(to)
         };
         let lines = self.queues[from].groups.iter().flat_map(|group| group.line.keys());

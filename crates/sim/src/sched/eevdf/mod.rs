@@ -15,7 +15,7 @@ mod rules;
 mod wake;
 
 use super::{Pick, Scheduler, scaling};
-use crate::desk::{Desk, Put, TaskId, TaskState, Waker};
+use crate::context::{SchedContext, StopReason, TaskId, TaskState, Waker};
 use instep_check::mask::Mask;
 use instep_check::{Promises, Share};
 use line::{Leave, Line, MIN_SHARES, NICE_0, Parked, Times, UNIT, scaled};
@@ -135,11 +135,11 @@ impl Eevdf {
 
     /// resched_curr: `cpu` chooses again. By lazy preemption another CPU than the one that asks does so at its next
     /// interrupt.
-    fn ask(&mut self, desk: &mut Desk, cpu: usize) {
-        if self.rules.is_lazy && cpu != self.here && desk.current(cpu).is_some() {
+    fn ask(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        if self.rules.is_lazy && cpu != self.here && ctx.current(cpu).is_some() {
             self.queues[cpu].asked = true;
         } else {
-            desk.resched(cpu);
+            ctx.resched(cpu);
         }
     }
 
@@ -164,87 +164,87 @@ impl Eevdf {
     }
 
     /// Whether `task` sleeps, but is in the queue of its CPU still.
-    fn is_delayed(&self, desk: &Desk, task: TaskId) -> bool {
-        let (vm, cpu) = (desk.task(task).vm, desk.task(task).cpu);
+    fn is_delayed(&self, ctx: &SchedContext, task: TaskId) -> bool {
+        let (vm, cpu) = (ctx.task(task).vm, ctx.task(task).cpu);
         let place = self.places[cpu * self.vms + vm];
         let group = self.queues[cpu].groups.get(place as usize);
         group.is_some_and(|group| group.line.is_delayed(task.0))
     }
 
     /// The weight of a VM's cgroup (sched_weight_from_cgroup).
-    fn shares(desk: &Desk, vm: usize) -> i64 {
-        (i64::from(desk.vms[vm].weight) * UNIT + 50) / 100 * (NICE_0 / UNIT)
+    fn shares(ctx: &SchedContext, vm: usize) -> i64 {
+        (i64::from(ctx.vms[vm].weight) * UNIT + 50) / 100 * (NICE_0 / UNIT)
     }
 
     /// calc_group_shares: the VM's weight in proportion to its tasks here. Of a group without tasks, whose load
     /// would fade slowly, it stays.
-    fn weight(&self, desk: &Desk, cpu: usize, vm: usize) -> Option<i64> {
+    fn weight(&self, ctx: &SchedContext, cpu: usize, vm: usize) -> Option<i64> {
         let here = self.held(cpu, vm) as i64;
         let all = i64::from(self.queued[vm].max(1));
-        let shares = Self::shares(desk, vm);
+        let shares = Self::shares(ctx, vm);
         (here > 0).then(|| (shares * here / all).clamp(MIN_SHARES, shares.max(MIN_SHARES)))
     }
 
     /// update_cfs_group of a VM in the queue of `cpu`, of which something was charged if its weight changed.
-    fn reweigh(&mut self, desk: &mut Desk, cpu: usize, vm: usize) {
-        self.note_load(cpu, desk.now);
-        if let Some(weight) = self.weight(desk, cpu, vm)
-            && self.queues[cpu].root.reweigh(vm as u32, weight, desk.now, self.times)
+    fn reweigh(&mut self, ctx: &mut SchedContext, cpu: usize, vm: usize) {
+        self.note_load(cpu, ctx.now);
+        if let Some(weight) = self.weight(ctx, cpu, vm)
+            && self.queues[cpu].root.reweigh(vm as u32, weight, ctx.now, self.times)
         {
-            self.ask(desk, cpu);
+            self.ask(ctx, cpu);
         }
     }
 
     /// update_curr of the tasks of a VM.
-    fn charge_tasks(&mut self, desk: &mut Desk, cpu: usize, vm: usize) {
-        let (now, times) = (desk.now, self.times);
+    fn charge_tasks(&mut self, ctx: &mut SchedContext, cpu: usize, vm: usize) {
+        let (now, times) = (ctx.now, self.times);
         if self.line(cpu, vm).update(now, times) {
-            self.ask(desk, cpu);
+            self.ask(ctx, cpu);
         }
     }
 
     /// update_curr of the VMs.
-    fn charge_groups(&mut self, desk: &mut Desk, cpu: usize) {
-        if self.queues[cpu].root.update(desk.now, self.times) {
-            self.ask(desk, cpu);
+    fn charge_groups(&mut self, ctx: &mut SchedContext, cpu: usize) {
+        if self.queues[cpu].root.update(ctx.now, self.times) {
+            self.ask(ctx, cpu);
         }
     }
 
     /// enqueue_task_fair: into the queue of its CPU.
-    fn enqueue(&mut self, desk: &mut Desk, task: TaskId, initial: bool) {
-        let (vm, cpu, times) = (desk.task(task).vm, desk.task(task).cpu, self.times);
+    fn enqueue(&mut self, ctx: &mut SchedContext, task: TaskId, initial: bool) {
+        let (vm, cpu, times) = (ctx.task(task).vm, ctx.task(task).cpu, self.times);
         self.queued[vm] += 1;
         self.queues[cpu].count += 1;
-        self.charge_tasks(desk, cpu, vm);
+        self.charge_tasks(ctx, cpu, vm);
         let parked = std::mem::take(&mut self.entities[task.ix()].parked);
         self.line(cpu, vm).join(task.0, NICE_0, parked, times, initial);
         if self.queues[cpu].root.has(vm as u32) {
             self.queues[cpu].root.requeue_if_delayed(vm as u32, times);
-            self.reweigh(desk, cpu, vm);
+            self.reweigh(ctx, cpu, vm);
             return;
         }
-        self.charge_groups(desk, cpu);
-        let weight = self.weight(desk, cpu, vm).unwrap_or(NICE_0);
+        self.charge_groups(ctx, cpu);
+        let weight = self.weight(ctx, cpu, vm).unwrap_or(NICE_0);
         let group = self.group(cpu, vm);
         let lag = scaled(group.lag, group.weight, weight);
         let parked = Parked { lag, deadline: None };
-        self.note_load(cpu, desk.now);
+        self.note_load(cpu, ctx.now);
         self.queues[cpu].root.join(vm as u32, weight, parked, times, false);
     }
 
     /// dequeue_entities: out of the queue of its CPU; false if it stays as delayed.
-    fn dequeue(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Leave) -> bool {
-        let (vm, times) = (desk.task(task).vm, self.times);
-        self.charge_tasks(desk, cpu, vm);
+    fn dequeue(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: Leave) -> bool {
+        let (vm, times) = (ctx.task(task).vm, self.times);
+        self.charge_tasks(ctx, cpu, vm);
         let Some(parked) = self.line(cpu, vm).dequeue(task.0, why, times) else { return false };
         self.entities[task.ix()].parked = parked;
         self.queued[vm] -= 1;
         self.queues[cpu].count -= 1;
         if self.line(cpu, vm).is_empty() {
-            self.charge_groups(desk, cpu);
-            self.dequeue_group(desk.now, cpu, vm, Leave::Sleep);
+            self.charge_groups(ctx, cpu);
+            self.dequeue_group(ctx.now, cpu, vm, Leave::Sleep);
         } else {
-            self.reweigh(desk, cpu, vm);
+            self.reweigh(ctx, cpu, vm);
         }
         true
     }
@@ -263,49 +263,49 @@ impl Eevdf {
 
     /// check_preempt_wakeup_fair: after `task` was queued, does its CPU choose again? Only the level is looked at
     /// on which it meets the task that runs.
-    fn preempt(&mut self, desk: &mut Desk, task: TaskId) {
-        let (vm, cpu) = (desk.task(task).vm, desk.task(task).cpu);
-        let Some(current) = desk.current(cpu) else {
-            desk.resched(cpu);
+    fn preempt(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        let (vm, cpu) = (ctx.task(task).vm, ctx.task(task).cpu);
+        let Some(current) = ctx.current(cpu) else {
+            ctx.resched(cpu);
             return;
         };
-        if current == task || desk.pending.has(cpu) {
+        if current == task || ctx.pending.has(cpu) {
             return;
         }
-        let first = if desk.task(current).vm == vm {
-            self.charge_tasks(desk, cpu, vm);
+        let first = if ctx.task(current).vm == vm {
+            self.charge_tasks(ctx, cpu, vm);
             self.line(cpu, vm).pick() == Some(task.0)
         } else {
-            self.charge_groups(desk, cpu);
+            self.charge_groups(ctx, cpu);
             self.queues[cpu].root.pick() == Some(vm as u32)
         };
         if first {
-            self.ask(desk, cpu);
+            self.ask(ctx, cpu);
         }
         // hrtick_update: a task that ran alone until now has no timer yet.
-        if self.rules.hrtick > 0 && !desk.pending.has(cpu) {
+        if self.rules.hrtick > 0 && !ctx.pending.has(cpu) {
             self.queues[cpu].stays = true;
-            desk.resched(cpu);
+            ctx.resched(cpu);
         }
     }
 
     /// Moves a waiting task to another CPU, with its lag and what is left of its request.
-    fn migrate(&mut self, desk: &mut Desk, task: TaskId, to: usize) {
-        let from = desk.task(task).cpu;
-        self.dequeue(desk, from, task, Leave::Move);
-        desk.assign(task, to);
-        self.enqueue(desk, task, false);
+    fn migrate(&mut self, ctx: &mut SchedContext, task: TaskId, to: usize) {
+        let from = ctx.task(task).cpu;
+        self.dequeue(ctx, from, task, Leave::Move);
+        ctx.assign(task, to);
+        self.enqueue(ctx, task, false);
     }
 
     /// pick_task_fair: the VM and its task that come next. Whatever sleeps and is picked leaves.
-    fn choose(&mut self, desk: &mut Desk, cpu: usize) -> Option<(u32, TaskId)> {
+    fn choose(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<(u32, TaskId)> {
         loop {
-            let (now, times) = (desk.now, self.times);
+            let (now, times) = (ctx.now, self.times);
             let root = &mut self.queues[cpu].root;
             root.update(now, times);
             let vm = root.pick()?;
             if root.is_delayed(vm) {
-                self.dequeue_group(desk.now, cpu, vm as usize, Leave::Delayed);
+                self.dequeue_group(ctx.now, cpu, vm as usize, Leave::Delayed);
                 continue;
             }
             let line = self.line(cpu, vm as usize);
@@ -317,7 +317,7 @@ impl Eevdf {
             if !line.is_delayed(task) {
                 return Some((vm, TaskId(task)));
             }
-            self.dequeue(desk, cpu, TaskId(task), Leave::Delayed);
+            self.dequeue(ctx, cpu, TaskId(task), Leave::Delayed);
         }
     }
 
@@ -345,23 +345,23 @@ impl Eevdf {
     /// yield_to, of kernel/sched/syscalls.c: who gives way gives its next request up, too. The other is marked as
     /// next, which is not looked at (NEXT_BUDDY is off), and its CPU chooses again. Without another one nothing
     /// happens.
-    fn give_way(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, to: Option<TaskId>) {
+    fn give_way(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, to: Option<TaskId>) {
         let Some(to) = to else {
             self.queues[cpu].stays = true;
             return;
         };
-        let (vm, other, times) = (desk.task(task).vm, desk.task(to).cpu, self.times);
+        let (vm, other, times) = (ctx.task(task).vm, ctx.task(to).cpu, self.times);
         let alone = |this: &Self, cpu: usize| this.queues[cpu].count == 1;
         if alone(self, cpu) && alone(self, other) {
             self.queues[cpu].stays = true;
             return;
         }
         if !alone(self, cpu) {
-            self.charge_tasks(desk, cpu, vm);
+            self.charge_tasks(ctx, cpu, vm);
             self.line(cpu, vm).give_up(task.0, times);
         }
         if other != cpu {
-            desk.resched(other);
+            ctx.resched(other);
         }
     }
 }
@@ -371,10 +371,10 @@ impl Scheduler for Eevdf {
         "eevdf"
     }
 
-    fn start(&mut self, desk: &mut Desk) {
-        let cpus = desk.host.cpus();
+    fn start(&mut self, ctx: &mut SchedContext) {
+        let cpus = ctx.host.cpus();
         self.times = Times { slice: self.quantum(cpus) as i64, tick: self.rules.tick as i64 };
-        self.vms = desk.vms.len();
+        self.vms = ctx.vms.len();
         self.places = vec![NONE; cpus * self.vms];
         // Room for as many VMs as usually meet on a CPU.
         let room = self.vms.min(ROOM);
@@ -384,71 +384,71 @@ impl Scheduler for Eevdf {
             ..Queue::default()
         };
         self.queues = (0..cpus).map(queue).collect();
-        let entity = |task: &crate::desk::Task| Entity { recent: task.cpu, ..Entity::default() };
-        self.entities = desk.tasks.iter().map(entity).collect();
+        let entity = |task: &crate::context::Task| Entity { recent: task.cpu, ..Entity::default() };
+        self.entities = ctx.tasks.iter().map(entity).collect();
         self.queued = vec![0; self.vms];
-        let host = &desk.host;
+        let host = &ctx.host;
         self.spans = host.llcs.iter().chain(&host.nodes).cloned().collect();
         self.spans.push(Mask::all(cpus));
     }
 
-    fn wake(&mut self, desk: &mut Desk, task: TaskId, by: Waker) {
-        self.note_wakeup(desk, task, by);
+    fn wake(&mut self, ctx: &mut SchedContext, task: TaskId, by: Waker) {
+        self.note_wakeup(ctx, task, by);
         self.here = match by {
-            Waker::Sibling(waker) => desk.task(waker).cpu,
-            Waker::Start | Waker::Timer | Waker::Io => desk.task(task).cpu,
+            Waker::Sibling(waker) => ctx.task(waker).cpu,
+            Waker::Start | Waker::Timer | Waker::Io => ctx.task(task).cpu,
         };
         // ttwu_runnable: a task that is in its queue still stays there, whatever idles.
-        if self.is_delayed(desk, task) {
-            let (vm, cpu, times) = (desk.task(task).vm, desk.task(task).cpu, self.times);
+        if self.is_delayed(ctx, task) {
+            let (vm, cpu, times) = (ctx.task(task).vm, ctx.task(task).cpu, self.times);
             self.line(cpu, vm).requeue(task.0, times);
         } else {
-            let cpu = self.select(desk, task, by);
-            desk.assign(task, cpu);
-            self.enqueue(desk, task, by == Waker::Start);
+            let cpu = self.select(ctx, task, by);
+            ctx.assign(task, cpu);
+            self.enqueue(ctx, task, by == Waker::Start);
         }
-        self.preempt(desk, task);
+        self.preempt(ctx, task);
     }
 
-    fn block(&mut self, desk: &mut Desk, cpu: usize, task: TaskId) {
+    fn block(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId) {
         self.here = cpu;
         self.queues[cpu].stays = false;
         self.entities[task.ix()].push = None;
-        self.dequeue(desk, cpu, task, Leave::Sleep);
+        self.dequeue(ctx, cpu, task, Leave::Sleep);
     }
 
-    fn put(&mut self, desk: &mut Desk, cpu: usize, task: TaskId, why: Put) {
+    fn put(&mut self, ctx: &mut SchedContext, cpu: usize, task: TaskId, why: StopReason) {
         self.here = cpu;
-        self.queues[cpu].stays &= why == Put::Preempted;
+        self.queues[cpu].stays &= why == StopReason::Preempted;
         if let Some(to) = self.entities[task.ix()].push.take()
-            && desk.task(task).allowed.has(to)
+            && ctx.task(task).allowed.has(to)
         {
             self.queues[cpu].stays = false;
-            self.migrate(desk, task, to);
-            self.preempt(desk, task);
+            self.migrate(ctx, task, to);
+            self.preempt(ctx, task);
             return;
         }
-        if let Put::Yield(to) = why {
-            self.give_way(desk, cpu, task, to);
+        if let StopReason::Yield(to) = why {
+            self.give_way(ctx, cpu, task, to);
         }
     }
 
-    fn pick(&mut self, desk: &mut Desk, cpu: usize) -> Option<Pick> {
+    fn pick(&mut self, ctx: &mut SchedContext, cpu: usize) -> Option<Pick> {
         self.here = cpu;
         let stays = std::mem::take(&mut self.queues[cpu].stays);
         self.queues[cpu].asked &= stays;
         let runs = self.queues[cpu].root.current().filter(|_| stays);
         let runs = runs.and_then(|vm| Some((vm, TaskId(self.line(cpu, vm as usize).current()?))));
-        let mut next = runs.or_else(|| self.choose(desk, cpu));
+        let mut next = runs.or_else(|| self.choose(ctx, cpu));
         if next.is_none() {
-            self.balance(desk, cpu, 1);
-            next = self.choose(desk, cpu);
+            self.balance(ctx, cpu, 1);
+            next = self.choose(ctx, cpu);
         }
-        self.set_next(cpu, next, desk.now);
+        self.set_next(cpu, next, ctx.now);
         // What was charged meanwhile had it choose again: it just did.
-        desk.pending.clear(cpu);
+        ctx.pending.clear(cpu);
         let (vm, task) = next?;
-        let slice = if self.rules.hrtick > 0 && desk.load(cpu) > 1 {
+        let slice = if self.rules.hrtick > 0 && ctx.load(cpu) > 1 {
             self.line(cpu, vm as usize).left(task.0) + self.rules.hrtick
         } else {
             u64::MAX
@@ -456,18 +456,18 @@ impl Scheduler for Eevdf {
         Some(Pick { task, slice })
     }
 
-    fn tick(&mut self, desk: &mut Desk, cpu: usize) {
+    fn tick(&mut self, ctx: &mut SchedContext, cpu: usize) {
         self.here = cpu;
         if std::mem::take(&mut self.queues[cpu].asked) {
-            desk.resched(cpu);
+            ctx.resched(cpu);
         }
-        if let Some(task) = desk.current(cpu) {
-            let vm = desk.task(task).vm;
-            self.charge_tasks(desk, cpu, vm);
-            self.charge_groups(desk, cpu);
-            self.reweigh(desk, cpu, vm);
+        if let Some(task) = ctx.current(cpu) {
+            let vm = ctx.task(task).vm;
+            self.charge_tasks(ctx, cpu, vm);
+            self.charge_groups(ctx, cpu);
+            self.reweigh(ctx, cpu, vm);
         }
-        self.balance_periodic(desk, cpu);
+        self.balance_periodic(ctx, cpu);
     }
 
     fn tick_period(&self) -> u64 {
@@ -489,26 +489,26 @@ impl Scheduler for Eevdf {
         Promises { share: Some(share), ..usual }
     }
 
-    fn affinity_changed(&mut self, desk: &mut Desk, task: TaskId) {
-        let (state, cpu) = (desk.task(task).state, desk.task(task).cpu);
-        if desk.task(task).allowed.has(cpu) {
+    fn affinity_changed(&mut self, ctx: &mut SchedContext, task: TaskId) {
+        let (state, cpu) = (ctx.task(task).state, ctx.task(task).cpu);
+        if ctx.task(task).allowed.has(cpu) {
             return;
         }
-        let Some(to) = Self::idlest(desk, &desk.task(task).allowed) else { return };
+        let Some(to) = Self::idlest(ctx, &ctx.task(task).allowed) else { return };
         match state {
             TaskState::Queued => {
-                self.migrate(desk, task, to);
-                self.preempt(desk, task);
+                self.migrate(ctx, task, to);
+                self.preempt(ctx, task);
             }
             TaskState::Running => {
                 self.entities[task.ix()].push = Some(to);
-                desk.resched(cpu);
+                ctx.resched(cpu);
             }
             TaskState::Blocked => {
-                if self.is_delayed(desk, task) {
-                    self.dequeue(desk, cpu, task, Leave::Delayed);
+                if self.is_delayed(ctx, task) {
+                    self.dequeue(ctx, cpu, task, Leave::Delayed);
                 }
-                desk.assign(task, to);
+                ctx.assign(task, to);
             }
         }
     }

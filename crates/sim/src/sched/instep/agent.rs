@@ -2,8 +2,8 @@
 //! weigh, and of VMs that came and went, for which it looks five times a second. What all want is not known when the scheduler
 //! is loaded or a VM comes, so that it looks at weights a second time soon after.
 
-use crate::desk::Desk;
-use instep_core::entitled::{Group, SeenGroup, SeenVm, Weigher};
+use crate::context::SchedContext;
+use instep_core::entitled::{DemandTracker, Group, SeenGroup, SeenVm};
 use instep_scx::instep::{GroupSeen, Instep as Native, Weights};
 use std::time::Duration;
 
@@ -19,24 +19,29 @@ pub(super) struct Agent {
     /// When it last looked at weights because it was time to, or because VMs came or went.
     looked: Option<u64>,
     /// Demand of VMs and cgroups.
-    weigher: Weigher<usize>,
+    tracker: DemandTracker<usize>,
     /// For each VM whether it is in the scheduler's table.
     told: Vec<bool>,
 }
 
 impl Agent {
     /// The agent of a host. The VMs that exist at the begin are in the scheduler's table.
-    pub(super) fn new(desk: &Desk) -> Self {
-        let vms = desk.vms.iter().filter(|vm| vm.is_vm());
+    pub(super) fn new(ctx: &SchedContext) -> Self {
+        let vms = ctx.vms.iter().filter(|vm| vm.is_vm());
         let told: Vec<bool> = vms.map(|vm| vm.is_there).collect();
         Self { told, ..Self::default() }
     }
 
     /// `there` says of each thread whether it exists: a VM is found when all its vCPUs do.
-    pub(super) fn update_weights(&mut self, native: &mut Native, desk: &Desk, there: &[bool]) {
+    pub(super) fn update_weights(
+        &mut self,
+        native: &mut Native,
+        ctx: &SchedContext,
+        there: &[bool],
+    ) {
         let mut has_change = false;
         for (vm, told) in self.told.iter_mut().enumerate() {
-            let this = &desk.vms[vm];
+            let this = &ctx.vms[vm];
             let is_there = this.is_there && (*told || this.tasks().all(|task| there[task.ix()]));
             if is_there == *told {
                 continue;
@@ -49,8 +54,8 @@ impl Agent {
                 native.end_vm(vm);
             }
         }
-        if self.is_time_to_weigh(has_change, desk.now) && !desk.cgroups.is_empty() {
-            let weights = self.weights(native, desk);
+        if self.is_time_to_weigh(has_change, ctx.now) && !ctx.cgroups.is_empty() {
+            let weights = self.weights(native, ctx);
             native.set_weights(&weights);
         }
     }
@@ -61,12 +66,12 @@ impl Agent {
             self.looked = Some(now);
             return true;
         }
-        self.weigher.measures_first(Duration::from_nanos(now))
+        self.tracker.measures_first(Duration::from_nanos(now))
     }
 
     /// Weights of VMs and cgroups (crates/agent, `dispatch/weights.rs`).
-    fn weights(&mut self, native: &mut Native, desk: &Desk) -> Weights {
-        let numbers = 1..=desk.cgroups.len() as u32;
+    fn weights(&mut self, native: &mut Native, ctx: &SchedContext) -> Weights {
+        let numbers = 1..=ctx.cgroups.len() as u32;
         let seen: Vec<GroupSeen> = numbers.filter_map(|id| native.group_seen(id)).collect();
         let group = |seen: &GroupSeen| SeenGroup {
             id: seen.id.into(),
@@ -79,14 +84,14 @@ impl Agent {
         let known: Vec<usize> = (0..self.told.len()).filter(|vm| self.told[*vm]).collect();
         let vm = |vm: &usize| SeenVm {
             key: *vm,
-            group: desk.vms[*vm].cgroup.into(),
+            group: ctx.vms[*vm].cgroup.into(),
             weight: 100.0,
-            vcpus: desk.vms[*vm].count,
+            vcpus: ctx.vms[*vm].count,
             wanted_ns: native.vm_wanted(*vm),
         };
         let vms: Vec<SeenVm<usize>> = known.iter().map(vm).collect();
-        let now = Duration::from_nanos(desk.now);
-        let all = self.weigher.update(desk.host.cpus() as f64, &groups, &vms, now);
+        let now = Duration::from_nanos(ctx.now);
+        let all = self.tracker.update(ctx.host.cpus() as f64, &groups, &vms, now);
         Weights {
             threads: seen.iter().map(|group| group.id).zip(all.threads).collect(),
             vms: known.into_iter().zip(all.vms).collect(),

@@ -11,7 +11,7 @@ use super::super::report::{
 };
 use super::super::throttle;
 use super::super::waits::WaitTable;
-use super::super::world::{FIRST_VM, IDLE, Place, WAKING};
+use super::super::world::{FIRST_VM, IDLE, SchedState, WAKING};
 use super::{AnalysisSettings, Engine, HELD_BACK, MAX_LATE, Sink, TopologyFrom};
 use crate::stream::{Counter, EventStream, Header, counted};
 use instep_core::units::Nanos;
@@ -70,7 +70,7 @@ impl Engine {
             throttle::separate(vm, by, self.culprits.by_occupant(at), &vcpus);
         }
         let unseen = self.world.vcpus.iter().filter(|vcpu| !vcpu.is_told);
-        let unseen = unseen.filter(|vcpu| vcpu.place == Place::Unknown);
+        let unseen = unseen.filter(|vcpu| vcpu.place == SchedState::Unknown);
         let unseen = unseen.map(|vcpu| vcpu.tid.0).collect();
         let is_there = |name: &String| self.world.vms.iter().any(|vm| vm.name == *name);
         let strangers = settings.weights.keys().filter(|name| !is_there(name)).cloned().collect();
@@ -97,10 +97,10 @@ impl Engine {
             let state = &mut self.world.vcpus[vcpu];
             let span = now.since(state.since);
             match state.place {
-                Place::Running(_) => state.run.0 += span.0,
-                Place::Waking | Place::Waiting(_) => state.wait.0 += span.0,
-                Place::Blocked => state.blocked.0 += span.0,
-                Place::Unknown => continue,
+                SchedState::Running(_) => state.run.0 += span.0,
+                SchedState::Waking | SchedState::Waiting(_) => state.wait.0 += span.0,
+                SchedState::Blocked => state.blocked.0 += span.0,
+                SchedState::Unknown => continue,
             }
             let (vm, place, since) = (state.vm, state.place, state.since);
             sink.span(vm, vcpu - self.world.members[vm][0], place, since, now);
@@ -115,7 +115,7 @@ impl Engine {
                     .to_owned(),
             );
         }
-        let quiet = self.world.vcpus.iter().filter(|vcpu| vcpu.place == Place::Unknown);
+        let quiet = self.world.vcpus.iter().filter(|vcpu| vcpu.place == SchedState::Unknown);
         let (known, unknown): (Vec<_>, Vec<_>) =
             quiet.partition(|vcpu| counter(stream.counters(), vcpu.tid.0).is_some());
         if !unknown.is_empty() {
@@ -156,7 +156,7 @@ impl Engine {
                 "{} missing{}: a thread left a CPU that another \
                  had been put on; it is taken to have come just after that one",
                 counted(self.breaks, "switch is", "switches are"),
-                if is_told { "" } else { " although no loss is told" }
+                if is_told { "" } else { " although no loss is reported" }
             ));
         }
         if self.beyond > 0 {
@@ -200,7 +200,7 @@ impl Engine {
     /// The times of a vCPU, if anything tells them.
     fn times(&self, vcpu: usize, duration: Nanos, counters: &[Counter]) -> Option<Times> {
         let state = &self.world.vcpus[vcpu];
-        if state.place != Place::Unknown {
+        if state.place != SchedState::Unknown {
             return Some((state.run.0, state.wait.0, state.blocked.0));
         }
         let counted = counter(counters, state.tid.0)?;
@@ -212,7 +212,7 @@ impl Engine {
     /// Whether the events tell what a VM's vCPUs did: one at least has events, and none without ran.
     fn is_evident(&self, vm: usize, duration: Nanos, counters: &[Counter]) -> bool {
         let mut members = self.world.members[vm].iter();
-        let is_seen = |vcpu: &usize| self.world.vcpus[*vcpu].place != Place::Unknown;
+        let is_seen = |vcpu: &usize| self.world.vcpus[*vcpu].place != SchedState::Unknown;
         let ran_unseen = |vcpu: &usize| {
             let run = self.times(*vcpu, duration, counters).map_or(0, |(run, ..)| run);
             !is_seen(vcpu) && Nanos(run).milli_of(duration).0 >= RAN

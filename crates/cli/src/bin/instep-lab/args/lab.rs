@@ -26,7 +26,7 @@ pub(crate) struct BenchArgs {
     /// How often every cell is run [default: 3, with --quick 2].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) runs: Option<u32>,
-    /// Who takes part: default, instep, instep-without-MECHANISM, packages of the crates registry
+    /// The schedulers to compare: default, instep, instep-without-MECHANISM, packages of the crates registry
     /// [default: default,instep,scx_cosmos,scx_bpfland; with --ablation default, instep and Instep
     /// without each mechanism].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
@@ -94,7 +94,7 @@ pub(crate) enum LabCommand {
     #[command(after_help = "Exits with 1 when something is missing.\n\n\
         Example:\n  instep lab doctor")]
     Doctor(LabJsonArgs),
-    /// Removes what was fetched, built, found out and kept of failures from the cache.
+    /// Empties the cache: packages, programs, what is known of this machine, and consoles of failures.
     #[command(after_help = "Example:\n  instep lab clean")]
     Clean,
     /// In an emulated host: holds a VM that never runs, until it is ended.

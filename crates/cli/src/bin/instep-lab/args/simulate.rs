@@ -33,7 +33,8 @@ pub(crate) struct SimArgs {
     pub(crate) csv: Option<PathBuf>,
     /// Simulate the scenario with each of these values at a place; repeatable, every combination then:
     /// guest.web.weight=100,50 (an entry of a list by name or number, * for all), scheduler=cfs,instep,
-    /// duration=1s,10s; a last word alone is the only guest's. With --seeds, so many seeds of each.
+    /// duration=1s,10s; a key without a path is one of
+    /// the only guest. With --seeds, so many seeds of each.
     #[arg(long, value_name = "PLACE=VALUE,...",
         conflicts_with_all = ["check", "swarm", "perfetto", "parquet"])]
     pub(crate) sweep: Vec<Axis>,

@@ -39,7 +39,7 @@ const ENDED: &str = "ended ";
 /// The script that begins a block, which goes on by itself: its cells, and at last its exit status, come
 /// through a pipe of a name, which is kept open until [`END`], or for as long as the block may take.
 pub(super) fn begin(order: &Order, limit: Duration) -> anyhow::Result<String> {
-    let text = serde_json::to_string(order).context("a block cannot be told its cells")?;
+    let text = serde_json::to_string(order).context("a block's cells cannot be written as JSON")?;
     Ok(format!(
         "mkdir -p {DIR} && rm -f {DIR}/cells && mkfifo {DIR}/cells || exit 1\n\
          cat >{DIR}/block.json <<'INSTEP_BENCH_END'\n{text}\nINSTEP_BENCH_END\n\

@@ -7,7 +7,7 @@
 
 use super::cells;
 use super::pace::Pace;
-use super::{Came, Wanted};
+use super::{BenchOrder, FinishedCells};
 use crate::args::LabHostArgs;
 use crate::lab::{self, Progress};
 use instep_bench::case::{Case, GuestKind, Shape};
@@ -44,12 +44,12 @@ const BOOT: Duration = Duration::from_secs(12);
 const GUEST: Duration = Duration::from_secs(9);
 
 pub(super) fn run(
-    wanted: &mut Wanted,
+    wanted: &mut BenchOrder,
     host: &LabHostArgs,
     resume: Option<&Path>,
     stop: &Stop,
     progress: &Progress,
-) -> anyhow::Result<Came> {
+) -> anyhow::Result<FinishedCells> {
     let programs = programs(wanted);
     anyhow::ensure!(!wanted.cases.is_empty(), "no case is left that can run here");
     let options = lab::options(host, None)?;
@@ -57,30 +57,30 @@ pub(super) fn run(
         let next = "run `cargo xtask load`, or give --load FILE";
         return Err(Error::missing("instep-load is not built", next).into());
     }
-    let mut came = Came::begin(wanted.order(&options), resume)?;
-    let done = came.kept.done();
+    let mut finished = FinishedCells::begin(wanted.order(&options), resume)?;
+    let done = finished.kept.done();
     let mut groups = groups(wanted, &programs);
     groups.iter_mut().for_each(|group| group.resume(&done));
     groups.retain(|group| !group.blocks.is_empty());
     if groups.is_empty() {
-        return Ok(came);
+        return Ok(finished);
     }
     let cells = groups.iter().map(Group::cells).sum();
     let all = groups.iter().map(Group::about).sum();
-    let mut pace = Pace::begin(cells, groups.len(), all, came.keeper.is_some());
+    let mut pace = Pace::begin(cells, groups.len(), all, finished.keeper.is_some());
     let kit = Kit::obtain(&options, stop, &mut |said| progress.say(said))?;
     for group in groups {
         let mut bench =
             Bench { kit: &kit, group, wanted, stop, progress, pace: &mut pace, boot: 0 };
-        match bench.all(&mut came) {
+        match bench.all(&mut finished) {
             Ok(()) => {}
             // What was measured before is not lost.
             Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted)) => break,
-            Err(error) if came.kept.cells.is_empty() => return Err(error),
-            Err(error) => came.warnings.push(format!("the lab ended early: {error:#}")),
+            Err(error) if finished.kept.cells.is_empty() => return Err(error),
+            Err(error) => finished.warnings.push(format!("the lab ended early: {error:#}")),
         }
     }
-    Ok(came)
+    Ok(finished)
 }
 
 /// Cases that run on one host.
@@ -94,7 +94,7 @@ struct Group {
 
 /// Those of each shape, apart whether they have guests: guests take long to boot and should not have
 /// to again when loading a scheduler kills the host.
-fn groups(wanted: &Wanted, programs: &[String]) -> Vec<Group> {
+fn groups(wanted: &BenchOrder, programs: &[String]) -> Vec<Group> {
     let kinds: BTreeSet<(Shape, bool)> =
         wanted.cases.iter().map(|case| (case.host, case.has_guests())).collect();
     let group = |(shape, guests): (Shape, bool)| {
@@ -157,7 +157,7 @@ impl Group {
 }
 
 /// The programs of this machine that cases need, those left out that are not found, with the cases.
-fn programs(wanted: &mut Wanted) -> Vec<String> {
+fn programs(wanted: &mut BenchOrder) -> Vec<String> {
     let mut all = BTreeSet::new();
     let mut missing: BTreeMap<String, String> = BTreeMap::new();
     for case in &wanted.cases {
@@ -233,7 +233,7 @@ fn scenario(shape: Shape, clock: Clock, cases: &[Case], programs: &[String]) -> 
 struct Bench<'a> {
     kit: &'a Kit,
     group: Group,
-    wanted: &'a Wanted,
+    wanted: &'a BenchOrder,
     stop: &'a Stop,
     progress: &'a Progress,
     pace: &'a mut Pace,
@@ -242,7 +242,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn all(&mut self, came: &mut Came) -> anyhow::Result<()> {
+    fn all(&mut self, finished: &mut FinishedCells) -> anyhow::Result<()> {
         let mut boots = 0;
         let mut running = None;
         let mut losses: BTreeMap<(String, String, u32), u32> = BTreeMap::new();
@@ -253,7 +253,7 @@ impl Bench<'_> {
                 None if boots >= BOOTS => anyhow::bail!("the emulated host was lost {boots} times"),
                 None => {
                     boots += 1;
-                    self.boot(boots, came)?
+                    self.boot(boots, finished)?
                 }
             };
             // Booting may have changed what is left.
@@ -267,7 +267,7 @@ impl Bench<'_> {
                 ),
                 self.progress,
             );
-            match self.block(&block, &mut host, came) {
+            match self.block(&block, &mut host, finished) {
                 Ok(()) => {
                     self.group.blocks.remove(0);
                     running = Some(host);
@@ -275,7 +275,7 @@ impl Bench<'_> {
                 Err(error) if matches!(error.downcast_ref(), Some(Error::Interrupted)) => {
                     return Err(error);
                 }
-                Err(error) => self.lost(&error, host, &mut losses, came)?,
+                Err(error) => self.lost(&error, host, &mut losses, finished)?,
             }
         }
         Ok(())
@@ -288,7 +288,7 @@ impl Bench<'_> {
         error: &anyhow::Error,
         mut host: Running,
         losses: &mut BTreeMap<(String, String, u32), u32>,
-        came: &mut Came,
+        finished: &mut FinishedCells,
     ) -> anyhow::Result<()> {
         let place = self.kit.keep_consoles(&mut host, &self.group.scenario, self.stop);
         let first = error.to_string();
@@ -299,7 +299,7 @@ impl Bench<'_> {
         self.group.begun = true;
         let Some(block) = self.group.blocks.first_mut() else { return Ok(()) };
         let Some(job) = block.jobs.first().cloned() else { return Ok(()) };
-        came.warnings.push(format!(
+        finished.warnings.push(format!(
             "the emulated host was lost in run {} under {}, in or before {} ({first}); it was booted again",
             block.run + 1,
             job.scheduler,
@@ -318,7 +318,7 @@ impl Bench<'_> {
                 failed: Some(format!("the emulated host was lost {lost} times in it: {first}")),
                 ..BenchCell::default()
             };
-            came.finished(cell)?;
+            finished.finished(cell)?;
         }
         if block.jobs.is_empty() {
             self.group.blocks.remove(0);
@@ -328,7 +328,7 @@ impl Bench<'_> {
 
     /// Boots the host and its guests; each guest is frozen once it is up. In the middle, the work of
     /// what is left is measured alone first.
-    fn boot(&mut self, number: u32, came: &mut Came) -> anyhow::Result<Running> {
+    fn boot(&mut self, number: u32, finished: &mut FinishedCells) -> anyhow::Result<Running> {
         let scenario = &self.group.scenario;
         let guests = scenario.guest.len();
         self.progress
@@ -349,9 +349,9 @@ impl Bench<'_> {
         let mut running = instep_lab::scenario::run::again(self.stop, &mut say, up)?;
         if !running.restarted().is_empty() {
             let names = running.restarted().join(", ");
-            came.warnings.push(format!("hung or died at boot, started again: {names}"));
+            finished.warnings.push(format!("hung or died at boot, started again: {names}"));
         }
-        self.boot = came.booted(Boot {
+        self.boot = finished.booted(Boot {
             kernel: running.kernel.clone(),
             machine: format!(
                 "an emulated host by {} ({}), {} clock",
@@ -384,14 +384,19 @@ impl Bench<'_> {
                 block.jobs.retain(|job| !job.alone);
             }
             self.group.blocks.retain(|block| !block.jobs.is_empty());
-            self.block(&before, &mut running, came)?;
+            self.block(&before, &mut running, finished)?;
         }
         Ok(running)
     }
 
     /// Has the host run a block and takes each cell as it comes; those that came are taken off the
     /// group's first block.
-    fn block(&mut self, block: &Block, host: &mut Running, came: &mut Came) -> anyhow::Result<()> {
+    fn block(
+        &mut self,
+        block: &Block,
+        host: &mut Running,
+        finished: &mut FinishedCells,
+    ) -> anyhow::Result<()> {
         let inside = |path: &std::path::PathBuf| {
             std::path::Path::new("/usr/bin").join(path.file_name().unwrap_or_default())
         };
@@ -409,7 +414,11 @@ impl Bench<'_> {
                 break status;
             }
             let (cells, bad) = cell::parse_lines(&line);
-            anyhow::ensure!(bad == 0, "the host said what is no cell: {}", line.trim_end());
+            anyhow::ensure!(
+                bad == 0,
+                "the host printed a line that is no cell: {}",
+                line.trim_end()
+            );
             let now = CpuWait::read(host.host.pid());
             let diluted = now.since(std::mem::replace(&mut before, now));
             for cell in cells {
@@ -420,7 +429,7 @@ impl Bench<'_> {
                 let cell = BenchCell { diluted, ..cell };
                 self.pace.cell(&cell, block.times.about(job), self.progress);
                 self.take_off(block, &cell);
-                came.finished(cell)?;
+                finished.finished(cell)?;
             }
             // The next one may have to load its scheduler anew.
             limit = block.jobs.get(came_here).map_or(CELL, most) + LOAD;
@@ -430,10 +439,10 @@ impl Bench<'_> {
             let last = said.trim().lines().last().unwrap_or("it said nothing").to_owned();
             let text =
                 format!("a block under {} ended with status {status}: {last}", block.program);
-            came.warnings.push(text);
+            finished.warnings.push(text);
         }
         for job in block.jobs.iter().skip(came_here).filter(|job| job.scheduler != ALONE) {
-            came.finished(BenchCell {
+            finished.finished(BenchCell {
                 case: job.case.name.clone(),
                 scheduler: job.scheduler.clone(),
                 run: block.run,
@@ -466,9 +475,9 @@ mod tests {
     use instep_bench::builtin;
     use instep_bench::plan::{Scheduler, Times};
 
-    fn wanted(cases: &[Case], runs: u32) -> Wanted {
+    fn wanted(cases: &[Case], runs: u32) -> BenchOrder {
         let ms = Duration::from_millis;
-        Wanted {
+        BenchOrder {
             cases: cases.to_vec(),
             schedulers: vec![Scheduler::of("default", &[]).unwrap()],
             peers: BTreeMap::new(),
@@ -506,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_is_not_run_again_and_the_work_alone_only_for_what_is_left() {
+    fn finished_cells_are_not_run_again() {
         let cases = ["compute-50", "compute-25", "lock-mutex-50"].map(str::to_owned);
         let cases = builtin::chosen(builtin::cases().unwrap(), &cases, false).unwrap();
         let mut group = groups(&wanted(&cases, 2), &[]).remove(0);

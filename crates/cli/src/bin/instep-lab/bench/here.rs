@@ -1,7 +1,7 @@
 //! `instep bench --here`: cells on this machine itself, with processes as VMs.
 
 use super::pace::Pace;
-use super::{Came, Wanted};
+use super::{BenchOrder, FinishedCells};
 use crate::args::BenchArgs;
 use crate::lab::{self, Progress};
 use anyhow::Context as _;
@@ -17,7 +17,7 @@ use std::time::Duration;
 const DOES_NOT_SHOW: &str = "real guests' halts, interrupts and exits: the VMs are processes";
 
 /// Whether it can be done here; leaves out what cannot, with a warning.
-pub(super) fn check(wanted: &mut Wanted) -> anyhow::Result<()> {
+pub(super) fn check(wanted: &mut BenchOrder) -> anyhow::Result<()> {
     let only_default = wanted.schedulers.iter().all(|s| s.kind == SchedulerKind::Default);
     here::ready(!only_default)?;
     let guests: Vec<String> = wanted
@@ -50,24 +50,24 @@ pub(super) fn check(wanted: &mut Wanted) -> anyhow::Result<()> {
 }
 
 pub(super) fn run(
-    wanted: &Wanted,
+    wanted: &BenchOrder,
     args: &BenchArgs,
     stop: &Stop,
     progress: &Progress,
-) -> anyhow::Result<Came> {
+) -> anyhow::Result<FinishedCells> {
     let options = lab::options(&args.host, None)?;
     let load = options
         .load
         .clone()
         .context("instep-load is not built; run `cargo xtask load`, or give --load FILE")?;
-    let mut came = Came::begin(wanted.order(&options), args.resume.as_deref())?;
-    let done = came.kept.done();
+    let mut finished = FinishedCells::begin(wanted.order(&options), args.resume.as_deref())?;
+    let done = finished.kept.done();
     let blocks = left(wanted, &done);
     if blocks.is_empty() {
-        return Ok(came);
+        return Ok(finished);
     }
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let boot = came.booted(Boot {
+    let boot = finished.booted(Boot {
         kernel: kernel.trim().to_owned(),
         machine: "this machine itself, VMs as processes".to_owned(),
         does_not_show: DOES_NOT_SHOW.to_owned(),
@@ -86,7 +86,7 @@ pub(super) fn run(
     };
     let all = blocks.iter().map(|block| block.jobs.len()).sum();
     let about = blocks.iter().map(Block::about).sum();
-    let mut pace = Pace::begin(all, 0, about, came.keeper.is_some());
+    let mut pace = Pace::begin(all, 0, about, finished.keeper.is_some());
     for block in &blocks {
         let what = format!("run {} under {}", block.run + 1, block.program);
         pace.block(&what, progress);
@@ -95,7 +95,7 @@ pub(super) fn run(
         here::run(block, &tools, &mut |cell| {
             let about = jobs.next().map_or(Duration::ZERO, |job| block.times.about(job));
             pace.cell(&cell, about, progress);
-            let one = came.finished(cell);
+            let one = finished.finished(cell);
             kept = std::mem::replace(&mut kept, Ok(())).and(one);
         })?;
         kept?;
@@ -104,12 +104,12 @@ pub(super) fn run(
         }
     }
     here::sweep();
-    Ok(came)
+    Ok(finished)
 }
 
 /// What is not done yet, and the work of it alone, which is measured anew: another start of this program
 /// makes other work of the same options.
-fn left(wanted: &Wanted, done: &BTreeSet<(String, String, u32)>) -> Vec<Block> {
+fn left(wanted: &BenchOrder, done: &BTreeSet<(String, String, u32)>) -> Vec<Block> {
     let Some(host) = wanted.cases.first().map(|case| case.host) else { return Vec::new() };
     let mut blocks = blocks(&wanted.cases, host, &wanted.present(), wanted.runs, wanted.times);
     let mut jobs = Vec::new();

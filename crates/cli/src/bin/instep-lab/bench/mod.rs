@@ -40,7 +40,7 @@ const MAX_REPORT: u64 = 64 << 20;
 
 /// What is to be run.
 #[derive(Debug)]
-struct Wanted {
+struct BenchOrder {
     cases: Vec<Case>,
     schedulers: Vec<Scheduler>,
     /// Programs of those that are no part of the kernel or Instep.
@@ -58,23 +58,23 @@ struct Wanted {
 
 /// What came of it.
 #[derive(Debug, Default)]
-struct Came {
+struct FinishedCells {
     kept: Kept,
     keeper: Option<Keeper>,
     warnings: Vec<String>,
 }
 
-impl Came {
+impl FinishedCells {
     /// Goes on where a file ends, if one is named.
     fn begin(order: Order, resume: Option<&Path>) -> anyhow::Result<Self> {
-        let mut came = Self::default();
+        let mut finished = Self::default();
         if let Some(path) = resume {
-            came.kept = Kept::read(path)?;
-            came.kept.fits(&order, path)?;
-            came.keeper = Some(Keeper::open(path, &order)?);
+            finished.kept = Kept::read(path)?;
+            finished.kept.fits(&order, path)?;
+            finished.keeper = Some(Keeper::open(path, &order)?);
         }
-        came.kept.ordered(order);
-        Ok(came)
+        finished.kept.ordered(order);
+        Ok(finished)
     }
 
     /// A machine came up; its number.
@@ -158,7 +158,7 @@ fn cases(args: &BenchArgs) -> anyhow::Result<Vec<Case>> {
 }
 
 /// What is to be run of these cases; which peers can be had is not known yet.
-fn wanted(args: &BenchArgs, cases: Vec<Case>) -> anyhow::Result<Wanted> {
+fn wanted(args: &BenchArgs, cases: Vec<Case>) -> anyhow::Result<BenchOrder> {
     let mut schedulers = schedulers(args)?;
     let warnings = if args.quick && args.schedulers.is_empty() {
         let has_program = |name: &str| {
@@ -168,7 +168,7 @@ fn wanted(args: &BenchArgs, cases: Vec<Case>) -> anyhow::Result<Wanted> {
     } else {
         Vec::new()
     };
-    Ok(Wanted {
+    Ok(BenchOrder {
         cases,
         schedulers,
         peers: BTreeMap::new(),
@@ -232,7 +232,7 @@ fn schedulers(args: &BenchArgs) -> anyhow::Result<Vec<Scheduler>> {
 }
 
 /// Runs all of it, with progress shown, here or in an emulated host.
-fn measured(mut wanted: Wanted, args: &BenchArgs, stop: &Stop) -> anyhow::Result<BenchReport> {
+fn measured(mut wanted: BenchOrder, args: &BenchArgs, stop: &Stop) -> anyhow::Result<BenchReport> {
     let progress = Progress::start();
     if args.here {
         here::check(&mut wanted)?;
@@ -267,7 +267,7 @@ fn times(args: &BenchArgs) -> Times {
 
 /// Finds or builds the programs of peers; one that cannot be had takes no part, and that is told.
 fn find_peers(
-    wanted: &mut Wanted,
+    wanted: &mut BenchOrder,
     args: &BenchArgs,
     stop: &Stop,
     progress: &Progress,
@@ -293,7 +293,7 @@ fn find_peers(
     Ok(())
 }
 
-impl Wanted {
+impl BenchOrder {
     /// What is to be run, with what tells builds of the programs apart.
     fn order(&self, options: &LabOptions) -> Order {
         let of = |path: &Path| {
@@ -428,9 +428,9 @@ fn list(args: &BenchArgs, cases: &[Case]) -> anyhow::Result<Outcome> {
 mod tests {
     use super::*;
 
-    fn wanted() -> Wanted {
+    fn wanted() -> BenchOrder {
         let ms = Duration::from_millis;
-        Wanted {
+        BenchOrder {
             cases: builtin::chosen(builtin::cases().unwrap(), &["compute-50".to_owned()], false)
                 .unwrap(),
             schedulers: USUAL.map(|name| Scheduler::of(name, &MECHANISMS).unwrap()).to_vec(),
@@ -444,10 +444,11 @@ mod tests {
         }
     }
 
-    fn report(wanted: &Wanted, cells: Vec<BenchCell>) -> BenchReport {
-        let mut came = Came::begin(wanted.order(&LabOptions::default()), None).unwrap();
-        cells.into_iter().for_each(|cell| came.finished(cell).unwrap());
-        came.report(&wanted.warnings).unwrap()
+    fn report(wanted: &BenchOrder, cells: Vec<BenchCell>) -> BenchReport {
+        let mut finished =
+            FinishedCells::begin(wanted.order(&LabOptions::default()), None).unwrap();
+        cells.into_iter().for_each(|cell| finished.finished(cell).unwrap());
+        finished.report(&wanted.warnings).unwrap()
     }
 
     fn cell(scheduler: &str, rate: Option<f64>) -> BenchCell {
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn unbuilt_peer_is_left_out_with_a_line_that_says_how_to_build_it() {
+    fn unbuilt_peer_is_left_out_with_line_that_says_how_to_build_it() {
         let mut schedulers = wanted().schedulers;
         let lines = leave_out_unbuilt(&mut schedulers, |name| name == "scx_bpfland");
         assert_eq!(named(&schedulers), "default,instep,scx_bpfland");
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn who_took_no_part_is_told_with_the_reason() {
+    fn scheduler_that_did_not_take_part_is_reported_with_reason() {
         let cells = vec![
             cell("alone", Some(10.0)),
             cell("default", Some(5.0)),
@@ -495,8 +496,9 @@ mod tests {
         fs::write(&file, serde_json::to_string(&report).unwrap()).unwrap();
         assert_eq!(earlier(&[file.clone(), file.clone()]).unwrap().cases.len(), 1);
         let kept = dir.path().join("a.cells");
-        let mut came = Came::begin(wanted().order(&LabOptions::default()), Some(&kept)).unwrap();
-        came.finished(cell("alone", Some(2.0))).unwrap();
+        let mut finished =
+            FinishedCells::begin(wanted().order(&LabOptions::default()), Some(&kept)).unwrap();
+        finished.finished(cell("alone", Some(2.0))).unwrap();
         let from_kept = earlier(std::slice::from_ref(&kept)).unwrap();
         assert_eq!(from_kept.cases[0].alone.as_ref().unwrap().median, 2.0);
         fs::write(&file, "{}").unwrap();

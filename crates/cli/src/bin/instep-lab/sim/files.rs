@@ -12,7 +12,7 @@ use instep_sim::report::SimulationReport;
 use instep_sim::scenario::build::SimulationPlan;
 use instep_sim::schedule::Spans;
 use instep_trace::analysis::discover::FoundVm;
-use instep_trace::analysis::{Place, Sink as _};
+use instep_trace::analysis::{SchedState, Sink as _};
 use instep_trace::perfetto::PerfettoWriter;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ impl Files {
 impl Spans for Files {
     fn span(&mut self, vm: usize, vcpu: usize, ran: bool, cpu: usize, since: u64, until: u64) {
         let cpu = CpuId(cpu as u32);
-        let place = if ran { Place::Running(cpu) } else { Place::Waiting(cpu) };
+        let place = if ran { SchedState::Running(cpu) } else { SchedState::Waiting(cpu) };
         let (since, until) = (Nanos(since), Nanos(until));
         if let Some((_, writer)) = &mut self.perfetto {
             writer.span(vm, vcpu, place, since, until);

@@ -194,7 +194,7 @@ mod tests {
     use instep_sim::sched::instep::InstepTuning;
 
     #[test]
-    fn the_simulated_scheduler_is_told_what_the_real_one_is() {
+    fn simulated_scheduler_gets_the_settings_of_the_real_one() {
         let (own, real) = (InstepTuning::default().settings, SchedulerSettings::default());
         let simulated = [own.slice, own.slot, own.wake_slack, own.lag];
         let real_times = [real.slice, real.slot, real.wake_slack, real.lag];
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_of_a_vm_mean_in_a_scenario_what_they_mean_to_the_agent() {
+    fn settings_of_vm_mean_in_scenario_what_they_mean_to_the_agent() {
         for cosched in [Cosched::Auto, Cosched::Never, Cosched::Relaxed] {
             let told = settings::cosched(&cosched.to_string()).unwrap();
             assert_eq!(told as u32, cosched.raw(), "{cosched}");

@@ -30,7 +30,7 @@ pub(super) fn command(args: &SimArgs, runs: u64) -> anyhow::Result<Outcome> {
     if stop.raised() {
         tell("interrupted: the results are those of the runs that were finished");
     }
-    let how = How { json: args.json, out };
+    let how = SwarmOutput { json: args.json, out };
     let outcome = say(&swarm, &sum, &BrokenScenario::shrink, how, &mut |text| print(text))?;
     Ok(if stop.raised() { Outcome::Finding } else { outcome })
 }
@@ -43,7 +43,7 @@ fn bar(runs: u64) -> ProgressBar {
 }
 
 /// How a result is wished for.
-struct How {
+struct SwarmOutput {
     /// As JSON.
     json: bool,
     /// Where the small scenario goes, if not to be printed.
@@ -56,7 +56,7 @@ fn say(
     swarm: &Swarm,
     sum: &Sum,
     shrink: &dyn Fn(&BrokenScenario) -> BrokenScenario,
-    how: How,
+    how: SwarmOutput,
     print: Print<'_>,
 ) -> anyhow::Result<Outcome> {
     let counts_first = how.out.is_some() || sum.found.is_empty();
@@ -181,7 +181,7 @@ mod tests {
             text.push_str(more);
             Ok(())
         };
-        let outcome = say(&swarm(), sum, &small, How { json, out }, &mut keep).unwrap();
+        let outcome = say(&swarm(), sum, &small, SwarmOutput { json, out }, &mut keep).unwrap();
         (outcome, text)
     }
 
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_printed_as_a_scenario_with_the_others_as_comments() {
+    fn findings_are_printed_as_a_scenario_with_others_as_comments() {
         let (outcome, text) = printed(&sum(&[2, 5]), false, None);
         assert_eq!(outcome, Outcome::Finding);
         is_the_finding(&text);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_told_in_json_with_the_scenario() {
+    fn findings_are_reported_in_json_with_the_scenario() {
         let dir = tempfile::tempdir().unwrap();
         let to = dir.path().join("small.toml");
         for out in [None, Some(Pending::new(&to).unwrap())] {

@@ -21,7 +21,7 @@ fn a_kept_placement_is_adopted_and_restorable() {
 }
 
 #[test]
-fn a_kept_placement_stands_when_a_later_run_cannot_write_the_journal() {
+fn kept_placement_stands_when_later_run_cannot_write_the_journal() {
     let Some((a, b)) = two_cpus() else { return };
     let (dir, mut applier) = applier();
     let sleeper = Sleeper::start();
@@ -33,7 +33,7 @@ fn a_kept_placement_stands_when_a_later_run_cannot_write_the_journal() {
 }
 
 #[test]
-fn a_kept_placement_stands_when_all_that_a_later_run_asks_for_is_refused() {
+fn kept_placement_survives_a_later_run_that_is_refused() {
     let Some((a, _)) = two_cpus() else { return };
     let dir = instep_madehost::scratch_dir().unwrap();
     let lock = StateDir::at(dir.path().join("s")).lock().unwrap();

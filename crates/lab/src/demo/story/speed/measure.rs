@@ -1,7 +1,7 @@
 //! Speeds out of what the guests' loads print: `work NANOSECONDS COUNT`, by the guest's own clock and
 //! since its load began.
 
-use crate::page::Look;
+use crate::page::SpeedSample;
 
 /// What a load had done at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) struct Course {
     fair: Vec<f64>,
     first: Vec<Count>,
     last: Vec<Count>,
-    pub(super) looks: Vec<Look>,
+    pub(super) looks: Vec<SpeedSample>,
 }
 
 impl Course {
@@ -55,7 +55,7 @@ impl Course {
                 self.last[guest] = now[guest];
             }
         }
-        self.looks.push(Look { seconds, speeds });
+        self.looks.push(SpeedSample { seconds, speeds });
     }
 
     /// Each guest's speed over all of it; `None` when one has printed nothing in all the time.
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_said_nothing_has_no_mean() {
+    fn silent_guest_has_no_mean() {
         let mut course = Course::new(&[1.0], vec![count(1, 1)]);
         course.add_sample(1.0, &[count(1, 1)]);
         assert_eq!(course.mean(), None);

@@ -11,7 +11,7 @@
 
 mod measure;
 
-use super::teller::Teller;
+use super::narrator::Narrator;
 use crate::error::Error;
 use crate::host::busy::CpuWait;
 use crate::page::{Phase, Speeds};
@@ -109,7 +109,7 @@ pub(super) fn run(
     options: &LabOptions,
     lacks: Option<&str>,
     stop: &Stop,
-    teller: &mut Teller<'_>,
+    teller: &mut Narrator<'_>,
 ) -> Result<Outcome, Error> {
     let began = Instant::now();
     teller.title(super::MOMENTS.len() + 1, TITLE, CAPTION);
@@ -132,7 +132,7 @@ fn played(
     options: &LabOptions,
     began: Instant,
     stop: &Stop,
-    teller: &mut Teller<'_>,
+    teller: &mut Narrator<'_>,
 ) -> Result<Outcome, Error> {
     let scenario = Scenario::parse(HOST, "demo-speed")
         .map_err(|what| Error::Scenario { path: "host.toml".into(), what })?;
@@ -166,7 +166,7 @@ struct Stage<'a, 'b> {
     running: Running,
     scenario: Scenario,
     stop: &'a Stop,
-    teller: &'a mut Teller<'b>,
+    teller: &'a mut Narrator<'b>,
 }
 
 impl Stage<'_, '_> {

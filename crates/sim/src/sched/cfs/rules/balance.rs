@@ -56,15 +56,18 @@ fn first_look(on: Board) -> String {
 
 /// Of two tasks on CPU 0 one gave way so many us ago after 5 ms; CPU 1 idles.
 fn ran_before(on: Board, us: u64) -> Linux {
-    loads(on.cpus(2, 2), &[2]).after(5000).chooses(0, crate::desk::Put::SliceEnd).after(us)
+    loads(on.cpus(2, 2), &[2])
+        .after(5000)
+        .chooses(0, crate::context::StopReason::SliceEnd)
+        .after(us)
 }
 
 /// Whether a task that ran 0.1 ms ago counts as hot where another CPU has taken it.
 fn taken_while_hot(on: Board) -> String {
     let mut linux = ran_before(on, 100);
     let task = linux.cfs.queues[0].newest().next().expect("one waits");
-    linux.cfs.migrate(&mut linux.desk, task, 1);
-    linux.cfs.is_hot(&linux.desk, task, 0).to_string()
+    linux.cfs.migrate(&mut linux.ctx, task, 1);
+    linux.cfs.is_hot(&linux.ctx, task, 0).to_string()
 }
 
 const CASES: &[Case] = &[
@@ -223,7 +226,7 @@ const CASES: &[Case] = &[
         "a queue of one task that is too heavy is passed over",
         |on| {
             let linux = loads(on.cpus(2, 1), &[1]);
-            format!("{:?}", linux.cfs.busiest_queue(&linux.desk, 0, 0, 512, 1))
+            format!("{:?}", linux.cfs.busiest_queue(&linux.ctx, 0, 0, 512, 1))
         },
         "None",
     ),
@@ -234,7 +237,7 @@ const CASES: &[Case] = &[
         |on| {
             let linux = loads(on.host(NODES, 7), &[0, 0, 2, 3]);
             let at = linux.cfs.domains.turn_of(0, HOST).domain;
-            format!("{:?}", linux.cfs.busiest_queue(&linux.desk, at, 1, 1024, 0))
+            format!("{:?}", linux.cfs.busiest_queue(&linux.ctx, at, 1, 1024, 0))
         },
         "Some(3)",
     ),
@@ -257,7 +260,7 @@ const CASES: &[Case] = &[
         "a task that ran keeps its place among those that came",
         |on| {
             let linux = loads(on.cpus(2, 4), &[3, 1]).after(5000);
-            let mut linux = linux.chooses(0, crate::desk::Put::SliceEnd);
+            let mut linux = linux.chooses(0, crate::context::StopReason::SliceEnd);
             linux.pulls(1, 0, Busy, 1);
             format!("{:?} {:?}", linux.runs_on(0), linux.queue(0))
         },
@@ -367,7 +370,7 @@ const CASES: &[Case] = &[
             let mut linux = loads(on.host(NODES, 4), &[1, 0, 2, 1]);
             let does = |linux: &mut Linux, cpu| {
                 let turn = *linux.cfs.domains.turn(cpu, HOST);
-                linux.cfs.should_balance(&linux.desk, cpu, turn)
+                linux.cfs.should_balance(&linux.ctx, cpu, turn)
             };
             format!("{} {} {}", does(&mut linux, 0), does(&mut linux, 1), does(&mut linux, 2))
         },

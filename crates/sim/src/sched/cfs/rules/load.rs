@@ -35,8 +35,9 @@ fn has_just_come(on: Board) -> Linux {
 fn idles(on: Board, us: u64) -> (Linux, u64) {
     let mut linux = on.cpus(2, 3).blocked(0, 1, 0);
     for _ in 0..40 {
-        linux = linux.chooses(1, crate::desk::Put::SliceEnd).after(us).wakes(0, Waker::Timer);
-        linux = linux.chooses(1, crate::desk::Put::SliceEnd).blocks(1);
+        linux =
+            linux.chooses(1, crate::context::StopReason::SliceEnd).after(us).wakes(0, Waker::Timer);
+        linux = linux.chooses(1, crate::context::StopReason::SliceEnd).blocks(1);
     }
     let mean = linux.cfs.queues[1].idles / US;
     (linux, mean)
@@ -48,7 +49,7 @@ fn mean_after(on: Board, before: Option<u64>, idle: u64) -> String {
     if let Some(before) = before {
         linux.cfs.queues[0].idles = before * US;
     }
-    linux = linux.chooses(0, crate::desk::Put::SliceEnd).after(idle);
+    linux = linux.chooses(0, crate::context::StopReason::SliceEnd).after(idle);
     (linux.wakes(0, Waker::Timer).cfs.queues[0].idles / US).to_string()
 }
 
@@ -246,7 +247,8 @@ const CASES: &[Case] = &[
         "a CPU that idles for short takes nothing when it goes idle",
         |on| {
             let (linux, mean) = idles(on, 300);
-            let linux = linux.busy(&[(1, 0), (2, 0)]).chooses(1, crate::desk::Put::SliceEnd);
+            let linux =
+                linux.busy(&[(1, 0), (2, 0)]).chooses(1, crate::context::StopReason::SliceEnd);
             format!("{} {:?}", mean < 310, linux.runs_on(1))
         },
         "true None",
@@ -257,7 +259,8 @@ const CASES: &[Case] = &[
         "one that idles for longer does",
         |on| {
             let (linux, mean) = idles(on, 600);
-            let linux = linux.busy(&[(1, 0), (2, 0)]).chooses(1, crate::desk::Put::SliceEnd);
+            let linux =
+                linux.busy(&[(1, 0), (2, 0)]).chooses(1, crate::context::StopReason::SliceEnd);
             format!("{} {:?}", mean < 610, linux.runs_on(1))
         },
         "true Some(2)",
@@ -268,10 +271,11 @@ const CASES: &[Case] = &[
         NEWIDLE,
         "in 3.19 no CPU looks while none was seen with two tasks",
         |on| {
-            let mut linux = on.cpus(2, 2).busy(&[(0, 0)]).chooses(1, crate::desk::Put::SliceEnd);
+            let mut linux =
+                on.cpus(2, 2).busy(&[(0, 0)]).chooses(1, crate::context::StopReason::SliceEnd);
             let before = linux.cfs.domains.turn(1, 0).interval / MS;
             let mut linux = linux.waits(1, 0, 0);
-            linux.cfs.balance_new_idle(&mut linux.desk, 1);
+            linux.cfs.balance_new_idle(&mut linux.ctx, 1);
             format!("{before} {:?}", linux.queue(1))
         },
         "2 [1]",

@@ -48,17 +48,17 @@ impl Board {
         for distances in host.distance.iter_mut().flatten().filter(|own| **own > 10) {
             *distances = distance;
         }
-        let mut desk = testing::desk_of(host, &[tasks]);
-        desk.linux = self.0;
+        let mut ctx = testing::ctx_of(host, &[tasks]);
+        ctx.linux = self.0;
         let mut cfs = Cfs::new(CfsTuning::default());
-        cfs.start(&mut desk);
-        Linux { desk, cfs }
+        cfs.start(&mut ctx);
+        Linux { ctx, cfs }
     }
 }
 
 /// A host with its scheduler.
 struct Linux {
-    desk: Desk,
+    ctx: SchedContext,
     cfs: Cfs,
 }
 
@@ -80,13 +80,13 @@ impl Linux {
     }
 
     fn allowed(mut self, task: u32, cpus: &[usize]) -> Self {
-        let all = self.desk.host.cpus();
-        self.desk.tasks[task as usize].allowed = Mask::of(all, cpus.iter().copied());
+        let all = self.ctx.host.cpus();
+        self.ctx.tasks[task as usize].allowed = Mask::of(all, cpus.iter().copied());
         self
     }
 
     fn comes(&mut self, task: u32, cpu: usize, us: u64) {
-        let now = self.desk.now;
+        let now = self.ctx.now;
         let entity = self.entity(task);
         entity.vruntime = us * US;
         if entity.average.load == 0 {
@@ -94,31 +94,31 @@ impl Linux {
             entity.average = Average::new(u64::MAX, entity.weight, now);
             entity.average.load = entity.weight;
         }
-        self.desk.assign(TaskId(task), cpu);
-        self.cfs.arrive(&self.desk, cpu, TaskId(task));
+        self.ctx.assign(TaskId(task), cpu);
+        self.cfs.arrive(&self.ctx, cpu, TaskId(task));
         self.cfs.queues[cpu].settle_load();
-        self.desk.count(TaskId(task));
+        self.ctx.count(TaskId(task));
     }
 
     /// Runs on this CPU from now on, with this virtual runtime.
     fn runs(mut self, task: u32, cpu: usize, us: u64) -> Self {
         self.comes(task, cpu, us);
-        self.desk.begin(TaskId(task), cpu);
+        self.ctx.begin(TaskId(task), cpu);
         self
     }
 
     /// Waits in this CPU's queue.
     fn waits(mut self, task: u32, cpu: usize, us: u64) -> Self {
         self.comes(task, cpu, us);
-        self.desk.tasks[task as usize].state = TaskState::Queued;
-        self.cfs.enqueue(&self.desk, TaskId(task));
+        self.ctx.tasks[task as usize].state = TaskState::Queued;
+        self.cfs.enqueue(&self.ctx, TaskId(task));
         self
     }
 
     /// Runs or waits on each of these CPUs: task and CPU, at virtual runtime 0; the first on a CPU runs.
     fn busy(mut self, tasks: &[(u32, usize)]) -> Self {
         for (task, cpu) in tasks {
-            self = match self.desk.current(*cpu) {
+            self = match self.ctx.current(*cpu) {
                 None => self.runs(*task, *cpu, 0),
                 Some(_) => self.waits(*task, *cpu, 0),
             };
@@ -129,7 +129,7 @@ impl Linux {
     /// Blocked; this CPU is where it was last.
     fn blocked(mut self, task: u32, cpu: usize, us: u64) -> Self {
         self.entity(task).vruntime = us * US;
-        self.desk.assign(TaskId(task), cpu);
+        self.ctx.assign(TaskId(task), cpu);
         self
     }
 
@@ -141,38 +141,38 @@ impl Linux {
 
     /// Time passes.
     fn after(mut self, us: u64) -> Self {
-        self.desk.now += us * US;
+        self.ctx.now += us * US;
         self
     }
 
     fn tick(mut self, cpu: usize) -> Self {
-        self.cfs.tick(&mut self.desk, cpu);
+        self.cfs.tick(&mut self.ctx, cpu);
         self
     }
 
     fn wakes(mut self, task: u32, by: Waker) -> Self {
-        self.desk.ready(TaskId(task));
-        self.cfs.wake(&mut self.desk, TaskId(task), by);
-        self.desk.count(TaskId(task));
+        self.ctx.ready(TaskId(task));
+        self.cfs.wake(&mut self.ctx, TaskId(task), by);
+        self.ctx.count(TaskId(task));
         self
     }
 
     /// CPU `cpu` chooses.
-    fn chooses(mut self, cpu: usize, why: Put) -> Self {
-        testing::choose((&mut self.desk, &mut self.cfs), cpu, why);
+    fn chooses(mut self, cpu: usize, why: StopReason) -> Self {
+        testing::choose((&mut self.ctx, &mut self.cfs), cpu, why);
         self
     }
 
     /// The task on `cpu` blocks, and the CPU chooses.
     fn blocks(mut self, cpu: usize) -> Self {
-        self.desk.uncount(self.desk.running[cpu].expect("it runs"));
-        testing::block((&mut self.desk, &mut self.cfs), cpu);
+        self.ctx.uncount(self.ctx.running[cpu].expect("it runs"));
+        testing::block((&mut self.ctx, &mut self.cfs), cpu);
         self
     }
 
     /// The task that runs on a CPU.
     fn runs_on(&self, cpu: usize) -> Option<u32> {
-        self.desk.running[cpu].map(|task| task.0)
+        self.ctx.running[cpu].map(|task| task.0)
     }
 
     /// Virtual runtime, us.
@@ -187,23 +187,23 @@ impl Linux {
 
     /// The CPUs that have to choose again.
     fn resched_cpus(&self) -> Vec<usize> {
-        self.desk.pending.iter().collect()
+        self.ctx.pending.iter().collect()
     }
 
     /// On which CPU a task is.
     fn cpu_of(&self, task: u32) -> usize {
-        self.desk.tasks[task as usize].cpu
+        self.ctx.tasks[task as usize].cpu
     }
 
     /// How many tasks come to `cpu` in each of so many tries within the span of this level.
     fn pulls(&mut self, cpu: usize, level: usize, idle: Puller, tries: u32) -> Vec<u32> {
-        (0..tries).map(|_| self.cfs.balance(&mut self.desk, cpu, level, idle)).collect()
+        (0..tries).map(|_| self.cfs.balance(&mut self.ctx, cpu, level, idle)).collect()
     }
 
     /// The busiest group of the span of this level, and how much weight it has too much.
     fn busiest(&mut self, cpu: usize, level: usize, idle: Puller) -> String {
         let turn = *self.cfs.domains.turn(cpu, level);
-        format!("{:?}", self.cfs.imbalance(&self.desk, cpu, turn, idle))
+        format!("{:?}", self.cfs.imbalance(&self.ctx, cpu, turn, idle))
     }
 
     /// Whether the group of `cpu` in the span of this level counts as uneven.

@@ -1,8 +1,8 @@
 //! Virtual runtimes, slices, the choice and preemption.
 
 use super::*;
-use crate::desk::Put::{Preempted, SliceEnd, Yield};
-use crate::desk::Waker::{Start, Timer};
+use crate::context::StopReason::{Preempted, SliceEnd, Yield};
+use crate::context::Waker::{Start, Timer};
 
 const UPDATE: &str = "update_curr";
 const MIN: &str = "update_min_vruntime";

@@ -12,7 +12,7 @@ const HOST: usize = 1;
 /// Tasks 0 and 1 are on CPU 0 of a node; the first may not leave it, the second ran a moment ago.
 fn pinned_beside_hot(on: Board) -> Linux {
     let mut linux = on.host(NODES, 2).allowed(0, &[0]).busy(&[(0, 0), (1, 0)]).after(5000);
-    let now = linux.desk.now;
+    let now = linux.ctx.now;
     let hot = linux.entity(1);
     (hot.paid, hot.last_ran) = (1, now);
     linux
@@ -133,11 +133,11 @@ fn after_tick_of_other(on: Board) -> String {
 fn looked_at(on: Board) -> String {
     let tasks = [(0, 0), (1, 0), (2, 0), (3, 0), (4, 1), (5, 1)];
     let mut linux = on.cpus(2, 6).busy(&tasks).after(5000);
-    let now = linux.desk.now;
+    let now = linux.ctx.now;
     let hot = linux.entity(3);
     (hot.paid, hot.last_ran) = (1, now);
     linux.pulls(1, 0, Busy, 1);
-    let order = linux.cfs.newest(&linux.desk, 0, 9);
+    let order = linux.cfs.newest(&linux.ctx, 0, 9);
     format!("{:?}", order.iter().map(|task| task.0).collect::<Vec<_>>())
 }
 

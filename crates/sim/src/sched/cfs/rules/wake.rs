@@ -1,7 +1,7 @@
 //! The CPU of a task that wakes up.
 
 use super::*;
-use crate::desk::Waker::{Sibling, Timer};
+use crate::context::Waker::{Sibling, Timer};
 
 const SELECT: &str = "select_task_rq_fair";
 const AFFINE: &str = "wake_affine";
@@ -24,7 +24,7 @@ fn timed(linux: Linux, last: usize) -> String {
 /// Task 0 of this weight was on a CPU where a task of 1024 runs, as on that of its waker.
 fn light(on: Board, shape: [u32; 3], weight: u64) -> String {
     let mut linux = on.host(shape, 8).weighs(0, weight);
-    for cpu in 1..linux.desk.host.cpus() {
+    for cpu in 1..linux.ctx.host.cpus() {
         linux = linux.runs(1 + cpu as u32, cpu, 0);
     }
     woken(linux, [0, 1])
@@ -43,7 +43,7 @@ fn turns_later(on: Board) -> String {
     let mut linux = on.cpus(4, 4).runs(1, 0, 0);
     linux.entity(1).flips = 9;
     let mut linux = linux.after(1_000_001);
-    linux.cfs.note_wakeup(&linux.desk, TaskId(2), Sibling(TaskId(1)));
+    linux.cfs.note_wakeup(&linux.ctx, TaskId(2), Sibling(TaskId(1)));
     linux.entity(1).flips.to_string()
 }
 
@@ -248,8 +248,9 @@ const CASES: &[Case] = &[
         |on| {
             let linux = on.cpus(4, 4).runs(1, 0, 0).blocked(0, 1, 0).blocked(2, 2, 0);
             let linux = linux.wakes(0, Sibling(TaskId(1))).wakes(2, Sibling(TaskId(1)));
-            let mut linux = linux.after(1).chooses(1, crate::desk::Put::SliceEnd).blocks(1);
-            linux.cfs.note_wakeup(&linux.desk, TaskId(2), Sibling(TaskId(1)));
+            let mut linux =
+                linux.after(1).chooses(1, crate::context::StopReason::SliceEnd).blocks(1);
+            linux.cfs.note_wakeup(&linux.ctx, TaskId(2), Sibling(TaskId(1)));
             linux.entity(1).flips.to_string()
         },
         "2",

@@ -13,7 +13,7 @@ fn burnt(board: Board, stretches: &[u64]) -> String {
     let mut all = Vec::new();
     for us in stretches {
         xen = xen.after(us * US);
-        xen.credit.burn(&xen.desk, TaskId(0));
+        xen.credit.burn(&xen.ctx, TaskId(0));
         all.push(-xen.credits(1)[0]);
     }
     format!("{all:?}")

@@ -3,7 +3,7 @@
 
 use super::Pri::{Over, Under};
 use super::*;
-use crate::desk::Put::{Preempted, SliceEnd};
+use crate::context::StopReason::{Preempted, SliceEnd};
 
 const ACCT: &str = "csched_acct";
 const PARK: &str = "csched_acct, CSCHED_FLAG_VCPU_PARKED";
@@ -255,11 +255,11 @@ const CASES: &[Case] = &[
             let mut xen = on.cpus(1, &[1]).caps(&[30]).runs(0, 0, Under).active(&[(0, &[0])]);
             let mut ran = String::new();
             for _ in 0..10 {
-                let runs = xen.desk.running[0].is_some();
+                let runs = xen.ctx.running[0].is_some();
                 ran.push(if runs { 'x' } else { '.' });
                 xen = xen.after(30 * MS);
                 if runs {
-                    xen.credit.burn(&xen.desk, TaskId(0));
+                    xen.credit.burn(&xen.ctx, TaskId(0));
                 }
                 xen = xen.accounted().chooses(0, SliceEnd);
             }

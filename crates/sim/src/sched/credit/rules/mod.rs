@@ -36,17 +36,17 @@ impl Board {
 
     /// Packages, which are nodes, cores of each and threads of each core; vCPUs of each VM.
     fn host(self, [packages, cores, threads]: [u32; 3], vms: &[u32]) -> Xen {
-        let mut desk = testing::desk_of(testing::host(packages, cores, threads), vms);
-        desk.xen = self.0;
+        let mut ctx = testing::ctx_of(testing::host(packages, cores, threads), vms);
+        ctx.xen = self.0;
         let mut credit = Credit::new(CreditTuning { slop: Some(0), ..CreditTuning::default() });
-        credit.start(&mut desk);
-        Xen { desk, credit, slice: 0 }
+        credit.start(&mut ctx);
+        Xen { ctx, credit, slice: 0 }
     }
 }
 
 /// A host with its scheduler. vCPUs have numbers from 0, VM by VM.
 struct Xen {
-    desk: Desk,
+    ctx: SchedContext,
     credit: Credit,
     /// Of the last choice, nanoseconds.
     slice: u64,
@@ -61,21 +61,21 @@ impl Xen {
     fn runs(mut self, task: u32, cpu: usize, pri: Pri) -> Self {
         self.svc(task).pri = pri;
         self.begin(TaskId(task), cpu);
-        self.credit.switch(&self.desk, cpu, Some(TaskId(task)));
+        self.credit.switch(&self.ctx, cpu, Some(TaskId(task)));
         self
     }
 
     fn begin(&mut self, task: TaskId, cpu: usize) {
-        self.desk.assign(task, cpu);
-        self.desk.begin(task, cpu);
+        self.ctx.assign(task, cpu);
+        self.ctx.begin(task, cpu);
     }
 
     /// Waits in this CPU's queue, at its place.
     fn waits(mut self, task: u32, cpu: usize, pri: Pri) -> Self {
         self.svc(task).pri = pri;
-        self.desk.assign(TaskId(task), cpu);
-        self.desk.tasks[task as usize].state = TaskState::Queued;
-        self.credit.insert(&self.desk, TaskId(task));
+        self.ctx.assign(TaskId(task), cpu);
+        self.ctx.tasks[task as usize].state = TaskState::Queued;
+        self.credit.insert(&self.ctx, TaskId(task));
         self
     }
 
@@ -89,19 +89,19 @@ impl Xen {
     /// Blocked; this CPU is where it was last.
     fn blocked(mut self, task: u32, cpu: usize, pri: Pri) -> Self {
         self.svc(task).pri = pri;
-        self.desk.assign(TaskId(task), cpu);
+        self.ctx.assign(TaskId(task), cpu);
         self
     }
 
     fn allowed(mut self, task: u32, cpus: &[usize]) -> Self {
-        let all = self.desk.host.cpus();
-        self.desk.tasks[task as usize].allowed = Mask::of(all, cpus.iter().copied());
+        let all = self.ctx.host.cpus();
+        self.ctx.tasks[task as usize].allowed = Mask::of(all, cpus.iter().copied());
         self
     }
 
     fn prefers(mut self, task: u32, cpus: &[usize]) -> Self {
-        let all = self.desk.host.cpus();
-        self.desk.tasks[task as usize].preferred = Mask::of(all, cpus.iter().copied());
+        let all = self.ctx.host.cpus();
+        self.ctx.tasks[task as usize].preferred = Mask::of(all, cpus.iter().copied());
         self.credit.prefers = true;
         self
     }
@@ -109,7 +109,7 @@ impl Xen {
     /// Active, with so many credits: VMs in the order of accounting.
     fn active(mut self, vms: &[(usize, &[i64])]) -> Self {
         for (vm, credits) in vms.iter().rev() {
-            let first = self.desk.vms[*vm].first;
+            let first = self.ctx.vms[*vm].first;
             for (at, credit) in credits.iter().enumerate() {
                 let task = TaskId(first + at as u32);
                 self.credit.activate(*vm, task);
@@ -120,14 +120,14 @@ impl Xen {
     }
 
     fn weights(mut self, weights: &[u32]) -> Self {
-        for (vm, weight) in self.desk.vms.iter_mut().zip(weights) {
+        for (vm, weight) in self.ctx.vms.iter_mut().zip(weights) {
             vm.weight = *weight;
         }
         self
     }
 
     fn caps(mut self, caps: &[u32]) -> Self {
-        for (vm, cap) in self.desk.vms.iter_mut().zip(caps) {
+        for (vm, cap) in self.ctx.vms.iter_mut().zip(caps) {
             vm.cap = *cap;
         }
         self
@@ -139,36 +139,36 @@ impl Xen {
     }
 
     fn accounted(mut self) -> Self {
-        self.credit.account(&mut self.desk);
+        self.credit.account(&mut self.ctx);
         self
     }
 
     /// Time passes.
     fn after(mut self, ns: u64) -> Self {
-        self.desk.now += ns;
+        self.ctx.now += ns;
         self
     }
 
     fn tick(mut self, cpu: usize) -> Self {
-        self.credit.tick(&mut self.desk, cpu);
+        self.credit.tick(&mut self.ctx, cpu);
         self
     }
 
     fn wakes(mut self, task: u32, by: Waker) -> Self {
-        self.desk.ready(TaskId(task));
-        self.credit.wake(&mut self.desk, TaskId(task), by);
+        self.ctx.ready(TaskId(task));
+        self.credit.wake(&mut self.ctx, TaskId(task), by);
         self
     }
 
     /// CPU `cpu` chooses.
-    fn chooses(mut self, cpu: usize, why: Put) -> Self {
-        let pick = testing::choose((&mut self.desk, &mut self.credit), cpu, why);
+    fn chooses(mut self, cpu: usize, why: StopReason) -> Self {
+        let pick = testing::choose((&mut self.ctx, &mut self.credit), cpu, why);
         self.chose(pick)
     }
 
     /// The vCPU on `cpu` blocks, and the CPU chooses.
     fn blocks(mut self, cpu: usize) -> Self {
-        let pick = testing::block((&mut self.desk, &mut self.credit), cpu);
+        let pick = testing::block((&mut self.ctx, &mut self.credit), cpu);
         self.chose(pick)
     }
 
@@ -179,7 +179,7 @@ impl Xen {
 
     /// What runs on the CPU that chose last, and its slice in us.
     fn chosen(self, cpu: usize) -> String {
-        match self.desk.running[cpu] {
+        match self.ctx.running[cpu] {
             Some(task) => format!("{} for {} us", task.0, self.slice / US),
             None => "nobody".to_owned(),
         }
@@ -200,9 +200,9 @@ impl Xen {
     /// CPUs that are told to choose again, and of these those whose vCPU is to look for another CPU.
     fn resched_cpus(&self) -> String {
         let leaves = |cpu: &usize| {
-            self.desk.running[*cpu].is_some_and(|task| self.credit.svcs[task.ix()].migrating)
+            self.ctx.running[*cpu].is_some_and(|task| self.credit.svcs[task.ix()].migrating)
         };
-        let cpus: Vec<usize> = self.desk.pending.iter().collect();
+        let cpus: Vec<usize> = self.ctx.pending.iter().collect();
         let leaving: Vec<usize> = cpus.iter().copied().filter(leaves).collect();
         if leaving.is_empty() {
             format!("{cpus:?}")
@@ -217,6 +217,6 @@ impl Xen {
     }
 
     fn picked(&mut self, task: u32, commit: bool) -> usize {
-        self.credit.cpu_pick(&self.desk, TaskId(task), commit)
+        self.credit.cpu_pick(&self.ctx, TaskId(task), commit)
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Pri::{Boost, Over, Under};
 use super::*;
-use crate::desk::Put::SliceEnd;
+use crate::context::StopReason::SliceEnd;
 
 const TICKLE: &str = "__runq_tickle";
 const PICK: &str = "_csched_cpu_pick";
@@ -17,13 +17,13 @@ fn above(on: Board) -> Xen {
 
 /// What CPU `cpu`, which idles, takes from the others.
 fn taken(xen: Xen, cpu: usize) -> String {
-    format!("{:?}", xen.chooses(cpu, SliceEnd).desk.running[cpu].map(|task| task.0))
+    format!("{:?}", xen.chooses(cpu, SliceEnd).ctx.running[cpu].map(|task| task.0))
 }
 
 /// vCPU 0 and its affinity change.
 fn bound(mut xen: Xen, cpus: &[usize]) -> Xen {
     xen = xen.allowed(0, cpus);
-    xen.credit.affinity_changed(&mut xen.desk, TaskId(0));
+    xen.credit.affinity_changed(&mut xen.ctx, TaskId(0));
     xen
 }
 
@@ -164,7 +164,7 @@ const CASES: &[Case] = &[
             for task in 1..5 {
                 xen = xen.wakes(task, Waker::Timer);
                 all.push(xen.resched_cpus());
-                xen.desk.pending = Mask::none(4);
+                xen.ctx.pending = Mask::none(4);
             }
             all.join(" ")
         },
@@ -181,7 +181,7 @@ const CASES: &[Case] = &[
             for task in 1..5 {
                 xen = xen.wakes(task, Waker::Timer);
                 all.push(xen.resched_cpus());
-                xen.desk.pending = Mask::none(4);
+                xen.ctx.pending = Mask::none(4);
             }
             all.join(" ")
         },
@@ -198,7 +198,7 @@ const CASES: &[Case] = &[
             let xen = xen.wakes(2, Waker::Sibling(TaskId(1)));
             let first = xen.resched_cpus();
             let mut xen = xen;
-            xen.desk.pending = Mask::none(4);
+            xen.ctx.pending = Mask::none(4);
             let xen = xen.wakes(3, Waker::Timer);
             format!("{first} {}", xen.resched_cpus())
         },
@@ -453,7 +453,7 @@ const CASES: &[Case] = &[
             let xen = on.cpus(4, &[6]).runs(0, 0, Under).waits(1, 0, Under);
             let xen = xen.runs(2, 2, Under).waits(3, 2, Under).waits(4, 2, Under);
             let mut xen = xen.chooses(1, SliceEnd);
-            let first = xen.desk.running[1].map(|task| task.0);
+            let first = xen.ctx.running[1].map(|task| task.0);
             xen.credit.unqueue(0, TaskId(1));
             let xen = xen.waits(1, 0, Under);
             format!("{first:?} {}", taken(xen, 3))
@@ -581,6 +581,6 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn cpus_are_chosen_and_told_as_in_the_source() {
+fn cpus_are_chosen_and_reported_as_in_the_source() {
     hold(CASES);
 }

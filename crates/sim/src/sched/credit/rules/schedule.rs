@@ -2,7 +2,7 @@
 
 use super::Pri::{Boost, Over, Under};
 use super::*;
-use crate::desk::Put::{Preempted, SliceEnd, Yield};
+use crate::context::StopReason::{Preempted, SliceEnd, Yield};
 
 const INSERT: &str = "__runq_insert";
 const SORT: &str = "csched_runq_sort";
@@ -15,9 +15,9 @@ const TIMERS: &str = "timer_softirq_action";
 fn ticks(on: Board) -> String {
     let mut xen = on.cpus(4, &[1]);
     xen.credit.rules = CreditTuning::default();
-    let firsts: Vec<u64> = (0..4).map(|_| xen.credit.first_tick(&mut xen.desk)).collect();
+    let firsts: Vec<u64> = (0..4).map(|_| xen.credit.first_tick(&mut xen.ctx)).collect();
     let together = firsts.iter().all(|first| *first == firsts[0]);
-    let next = |_| (xen.credit.next_tick(&mut xen.desk) - 10 * MS).div_ceil(10 * US) * 10;
+    let next = |_| (xen.credit.next_tick(&mut xen.ctx) - 10 * MS).div_ceil(10 * US) * 10;
     let late: Vec<u64> = (0..1000).map(next).collect();
     format!("{together} {:?} {:?}", late.iter().min(), late.iter().max())
 }
@@ -38,7 +38,7 @@ const CASES: &[Case] = &[
         "with a late accounting a slice ends that is over by then",
         |on| {
             let mut xen = overdue(on, 2 * MS);
-            xen.credit.timer(&mut xen.desk, 0);
+            xen.credit.timer(&mut xen.ctx, 0);
             format!("{} {}", xen.resched_cpus(), xen.credit.account_at / MS)
         },
         "[0] 61",
@@ -60,7 +60,7 @@ const CASES: &[Case] = &[
         "timers on time are handled each at its own",
         |on| {
             let mut xen = overdue(on, 0);
-            xen.credit.timer(&mut xen.desk, 0);
+            xen.credit.timer(&mut xen.ctx, 0);
             xen.resched_cpus()
         },
         "[]",
@@ -230,7 +230,7 @@ const CASES: &[Case] = &[
         |on| {
             let xen = on.cpus(1, &[3]).runs(0, 0, Under).waits(1, 0, Under).waits(2, 0, Over);
             let xen = xen.after(30 * MS).chooses(0, SliceEnd);
-            format!("{:?} then {:?}", xen.desk.running[0].map(|task| task.0), xen.queue(0))
+            format!("{:?} then {:?}", xen.ctx.running[0].map(|task| task.0), xen.queue(0))
         },
         "Some(1) then [0, 2]",
     ),
@@ -271,7 +271,7 @@ const CASES: &[Case] = &[
         |on| {
             let xen = on.cpus(1, &[2]).runs(0, 0, Under).waits(1, 0, Over).after(500 * US);
             let xen = xen.chooses(0, Yield(None)).after(MS).chooses(0, SliceEnd);
-            format!("{:?} then {:?}", xen.desk.running[0].map(|task| task.0), xen.queue(0))
+            format!("{:?} then {:?}", xen.ctx.running[0].map(|task| task.0), xen.queue(0))
         },
         "Some(1) then [0]",
     ),
@@ -306,7 +306,7 @@ const CASES: &[Case] = &[
             let mut xen = on.cpus(1, &[3]).runs(0, 0, Under).waits(1, 0, Over).waits(2, 0, Over);
             xen.svc(0).migrating = true;
             let xen = xen.after(2 * MS).chooses(0, Preempted);
-            let running = xen.desk.running[0].map(|task| task.0);
+            let running = xen.ctx.running[0].map(|task| task.0);
             format!(
                 "{running:?} then {:?} {:?} {}",
                 xen.queue(0),
@@ -324,7 +324,7 @@ const CASES: &[Case] = &[
             let mut xen = on.cpus(1, &[3]).runs(0, 0, Under).waits(1, 0, Over).waits(2, 0, Over);
             xen.svc(0).migrating = true;
             let xen = xen.after(2 * MS).chooses(0, Preempted);
-            let running = xen.desk.running[0].map(|task| task.0);
+            let running = xen.ctx.running[0].map(|task| task.0);
             format!(
                 "{running:?} then {:?} {:?} {}",
                 xen.queue(0),

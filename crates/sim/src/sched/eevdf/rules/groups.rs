@@ -1,8 +1,8 @@
 //! VMs as groups: weights, requests, protection and preemption among them, sleep.
 
 use super::*;
-use crate::desk::Put::{Preempted, SliceEnd, Yield};
-use crate::desk::Waker::Timer;
+use crate::context::StopReason::{Preempted, SliceEnd, Yield};
+use crate::context::Waker::Timer;
 
 const UPDATE: &str = "update_curr";
 const SHARES: &str = "calc_group_shares";
@@ -25,7 +25,7 @@ fn weight(on: Board, weight: u32, here: u32, there: u32) -> String {
         linux = linux.waits(task, usize::from(task >= here), [0, 750]);
     }
     // The last one of them came when all others were there.
-    linux.eevdf.reweigh(&mut linux.desk, 0, 0);
+    linux.eevdf.reweigh(&mut linux.ctx, 0, 0);
     linux.vm_weight(0, 0)
 }
 
@@ -33,7 +33,7 @@ fn weight(on: Board, weight: u32, here: u32, there: u32) -> String {
 fn heavier(on: Board, place: [i64; 2]) -> String {
     let linux = on.cpus(1, &[1, 1]).waits(0, 0, [0, 750]).waits(1, 0, [0, 750]);
     let mut linux = linux.vm_at(0, 0, place).vm_at(1, 0, [2000 - place[0], 9000]).weighs(0, 200);
-    linux.eevdf.reweigh(&mut linux.desk, 0, 0);
+    linux.eevdf.reweigh(&mut linux.ctx, 0, 0);
     linux.vm_place(0, 0)
 }
 
@@ -107,7 +107,7 @@ const CASES: &[Case] = &[
         |on| {
             let linux = on.cpus(2, &[3]).runs(0, 0, [0, 750]).waits(1, 0, [0, 750]);
             let mut linux = linux.waits(2, 1, [0, 750]).after(400).blocks(0);
-            linux.eevdf.reweigh(&mut linux.desk, 0, 0);
+            linux.eevdf.reweigh(&mut linux.ctx, 0, 0);
             linux.vm_weight(0, 0)
         },
         "699050",

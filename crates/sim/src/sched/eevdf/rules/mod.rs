@@ -41,52 +41,52 @@ impl Board {
         for distances in host.distance.iter_mut().flatten().filter(|own| **own > 10) {
             *distances = distance;
         }
-        let mut desk = testing::desk_of(host, vms);
+        let mut ctx = testing::ctx_of(host, vms);
         let mut eevdf = Eevdf::new(EevdfTuning::default());
-        eevdf.start(&mut desk);
-        Linux { desk, eevdf }
+        eevdf.start(&mut ctx);
+        Linux { ctx, eevdf }
     }
 }
 
 /// A host with its scheduler.
 struct Linux {
-    desk: Desk,
+    ctx: SchedContext,
     eevdf: Eevdf,
 }
 
 impl Linux {
     /// `cpu.weight` of a VM other than 100; before its tasks come anywhere.
     fn weighs(mut self, vm: usize, weight: u32) -> Self {
-        self.desk.vms[vm].weight = weight;
+        self.ctx.vms[vm].weight = weight;
         self
     }
 
     fn allowed(mut self, task: u32, cpus: &[usize]) -> Self {
-        let all = self.desk.host.cpus();
-        self.desk.tasks[task as usize].allowed = Mask::of(all, cpus.iter().copied());
+        let all = self.ctx.host.cpus();
+        self.ctx.tasks[task as usize].allowed = Mask::of(all, cpus.iter().copied());
         self
     }
 
     fn line_of(&mut self, task: u32) -> &mut Line {
-        let this = &self.desk.tasks[task as usize];
+        let this = &self.ctx.tasks[task as usize];
         let (cpu, vm) = (this.cpu, this.vm);
         self.eevdf.line(cpu, vm)
     }
 
     fn comes(&mut self, task: u32, cpu: usize, [v, deadline]: [i64; 2]) {
-        self.desk.assign(TaskId(task), cpu);
-        self.desk.tasks[task as usize].state = TaskState::Queued;
-        self.eevdf.enqueue(&mut self.desk, TaskId(task), false);
+        self.ctx.assign(TaskId(task), cpu);
+        self.ctx.tasks[task as usize].state = TaskState::Queued;
+        self.eevdf.enqueue(&mut self.ctx, TaskId(task), false);
         self.line_of(task).put_at(task, v * US, deadline * US);
-        self.desk.count(TaskId(task));
+        self.ctx.count(TaskId(task));
     }
 
     /// Runs on this CPU from now on, with this virtual runtime and deadline.
     fn runs(mut self, task: u32, cpu: usize, place: [i64; 2]) -> Self {
         self.comes(task, cpu, place);
-        self.desk.begin(TaskId(task), cpu);
-        let vm = self.desk.tasks[task as usize].vm as u32;
-        self.eevdf.set_next(cpu, Some((vm, TaskId(task))), self.desk.now);
+        self.ctx.begin(TaskId(task), cpu);
+        let vm = self.ctx.tasks[task as usize].vm as u32;
+        self.eevdf.set_next(cpu, Some((vm, TaskId(task))), self.ctx.now);
         self
     }
 
@@ -99,7 +99,7 @@ impl Linux {
     /// Runs or waits on each of these CPUs: task and CPU; the first on a CPU runs.
     fn busy(mut self, tasks: &[(u32, usize)]) -> Self {
         for (task, cpu) in tasks {
-            self = match self.desk.current(*cpu) {
+            self = match self.ctx.current(*cpu) {
                 None => self.runs(*task, *cpu, [0, 750]),
                 Some(_) => self.waits(*task, *cpu, [0, 750]),
             };
@@ -115,7 +115,7 @@ impl Linux {
 
     /// Blocked, having left CPU `cpu` with this lag.
     fn blocked(mut self, task: u32, cpu: usize, lag: i64) -> Self {
-        self.desk.assign(TaskId(task), cpu);
+        self.ctx.assign(TaskId(task), cpu);
         self.eevdf.entities[task as usize].parked.lag = lag * US;
         self.eevdf.entities[task as usize].recent = cpu;
         self
@@ -126,56 +126,56 @@ impl Linux {
         for queue in &mut self.eevdf.queues {
             queue.mean = queue.root.load() * balance::ONE;
         }
-        let own = self.eevdf.part(&self.desk, TaskId(task)) * balance::ONE;
-        let cpu = self.desk.tasks[task as usize].cpu;
+        let own = self.eevdf.part(&self.ctx, TaskId(task)) * balance::ONE;
+        let cpu = self.ctx.tasks[task as usize].cpu;
         self.eevdf.queues[cpu].mean += own;
         self
     }
 
     /// Time passes.
     fn after(mut self, us: u64) -> Self {
-        self.desk.now += us * 1000;
+        self.ctx.now += us * 1000;
         self
     }
 
     fn tick(mut self, cpu: usize) -> Self {
-        self.eevdf.tick(&mut self.desk, cpu);
+        self.eevdf.tick(&mut self.ctx, cpu);
         self
     }
 
     fn wakes(mut self, task: u32, by: Waker) -> Self {
-        self.desk.ready(TaskId(task));
-        self.eevdf.wake(&mut self.desk, TaskId(task), by);
-        self.desk.count(TaskId(task));
+        self.ctx.ready(TaskId(task));
+        self.eevdf.wake(&mut self.ctx, TaskId(task), by);
+        self.ctx.count(TaskId(task));
         self
     }
 
     /// CPU `cpu` chooses.
-    fn chooses(mut self, cpu: usize, why: Put) -> Self {
-        let pick = testing::choose((&mut self.desk, &mut self.eevdf), cpu, why);
+    fn chooses(mut self, cpu: usize, why: StopReason) -> Self {
+        let pick = testing::choose((&mut self.ctx, &mut self.eevdf), cpu, why);
         // As the engine does with a task that goes on.
         if let Some(pick) = pick {
-            self.desk.tasks[pick.task.ix()].state = TaskState::Running;
+            self.ctx.tasks[pick.task.ix()].state = TaskState::Running;
         }
         self
     }
 
     /// The task on `cpu` blocks, and the CPU chooses.
     fn blocks(mut self, cpu: usize) -> Self {
-        self.desk.uncount(self.desk.running[cpu].expect("it runs"));
-        testing::block((&mut self.desk, &mut self.eevdf), cpu);
+        self.ctx.uncount(self.ctx.running[cpu].expect("it runs"));
+        testing::block((&mut self.ctx, &mut self.eevdf), cpu);
         self
     }
 
     /// A task that waits moves to another CPU.
     fn moves(mut self, task: u32, to: usize) -> Self {
-        self.eevdf.migrate(&mut self.desk, TaskId(task), to);
+        self.eevdf.migrate(&mut self.ctx, TaskId(task), to);
         self
     }
 
     /// The task that runs on a CPU.
     fn runs_on(&self, cpu: usize) -> String {
-        self.desk.running[cpu].map_or("none".into(), |task| task.0.to_string())
+        self.ctx.running[cpu].map_or("none".into(), |task| task.0.to_string())
     }
 
     /// A task's virtual runtime and deadline, us.
@@ -211,12 +211,12 @@ impl Linux {
 
     /// The CPUs that have to choose again.
     fn resched_cpus(&self) -> String {
-        format!("{:?}", self.desk.pending.iter().collect::<Vec<_>>())
+        format!("{:?}", self.ctx.pending.iter().collect::<Vec<_>>())
     }
 
     /// On which CPU a task is.
     fn cpu_of(&self, task: u32) -> String {
-        self.desk.tasks[task as usize].cpu.to_string()
+        self.ctx.tasks[task as usize].cpu.to_string()
     }
 }
 

@@ -1,8 +1,8 @@
 //! Tasks of one VM on one CPU: virtual time, requests, the choice, preemption, places.
 
 use super::*;
-use crate::desk::Put::{Preempted, SliceEnd, Yield};
-use crate::desk::Waker::{Start, Timer};
+use crate::context::StopReason::{Preempted, SliceEnd, Yield};
+use crate::context::Waker::{Start, Timer};
 
 const AVERAGE: &str = "avg_vruntime";
 const ELIGIBLE: &str = "entity_eligible";

@@ -1,8 +1,8 @@
 //! Sleep, moves and what a task keeps: delayed dequeue, lag, requests.
 
 use super::*;
-use crate::desk::Put::{Preempted, SliceEnd};
-use crate::desk::Waker::Timer;
+use crate::context::StopReason::{Preempted, SliceEnd};
+use crate::context::Waker::Timer;
 
 const DELAY: &str = "dequeue_entity";
 const PICKED: &str = "pick_next_entity";

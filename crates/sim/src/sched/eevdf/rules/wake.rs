@@ -1,7 +1,7 @@
 //! The CPU of a task that wakes up.
 
 use super::*;
-use crate::desk::Waker::{Sibling, Timer};
+use crate::context::Waker::{Sibling, Timer};
 
 const SELECT: &str = "select_task_rq_fair";
 const AFFINE: &str = "wake_affine";

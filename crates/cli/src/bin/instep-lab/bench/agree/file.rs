@@ -44,9 +44,8 @@ const MEASURES: &str = "\n[[measure]]";
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
-#[schemars(rename = "AgreedWhat")]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum What {
+pub(super) enum AgreedQuantity {
     /// Throughput / (fair share x throughput alone), of the first guest.
     Speed,
     /// Part of the CPU time that all guests got.
@@ -61,7 +60,7 @@ pub(super) enum What {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Measure {
-    pub(super) what: What,
+    pub(super) what: AgreedQuantity,
     pub(super) guest: Option<String>,
     pub(super) under: String,
     /// How far medians may be apart.
@@ -151,11 +150,11 @@ fn check(measure: &Measure, scenario: &Scenario) -> Result<(), String> {
     if !scenario.guest.iter().any(|guest| Some(guest.get_ref().name.as_str()) == wanted) {
         return Err(format!("guest {}: there is none of this name", wanted.unwrap_or("?")));
     }
-    if measure.what != What::Share && wanted != first {
+    if measure.what != AgreedQuantity::Share && wanted != first {
         return Err("only shares are measured of other guests than the first".to_owned());
     }
     if !(measure.within > 0.0 && measure.within < 1.0) {
-        return Err(format!("within {}: possible is above 0 and below 1", measure.within));
+        return Err(format!("within {}: it must be above 0 and below 1", measure.within));
     }
     if measure.why.trim().is_empty() {
         return Err("why: a tolerance needs its reason".to_owned());
@@ -204,7 +203,10 @@ fn case(name: &str, scenario: &Scenario) -> Result<Case, (usize, String)> {
         return Err((at, "host: clock: possible are real and counted".to_owned()));
     }
     let Some(cores) = host.cores.filter(|_| plain && host.topology.is_none()) else {
-        return Err((at, "host: cores of one node, and their threads, are what both know".into()));
+        return Err((
+            at,
+            "host: cores of one node, and their threads, are what lab and simulator share".into(),
+        ));
     };
     let works = scenario.guest.iter().map(|guest| {
         let work = work(guest.get_ref());
@@ -240,7 +242,7 @@ fn work(guest: &Guest) -> Result<Work, String> {
         || guest.start.pinned
         || guest.count.is_some();
     if only_simulated {
-        let known = "name, vcpus, memory, weight and load are what both know";
+        let known = "name, vcpus, memory, weight and load are what lab and simulator share";
         return Err(known.to_owned());
     }
     Ok(Work {
@@ -329,7 +331,7 @@ mod tests {
             ("'instep-without-gang'", "'scx_cosmos'", "line 18: under scx_cosmos: possible are"),
             ("guest = 'b'", "guest = 'c'", "line 18: guest c: there is none"),
             ("what = 'share'", "what = 'speed'", "line 18: only shares"),
-            ("within = 0.1", "within = 0.0", "line 18: within 0: possible"),
+            ("within = 0.1", "within = 0.0", "line 18: within 0: it must be"),
             ("why = 'x'", "why = ''", "line 18: why: a tolerance needs"),
             ("why = 'x'", "why = 'x'\ncolour = 1", "line 24: unknown field"),
             ("why = 'x'", "why = 'x'\ndiffers = 'y'", "line 18: differs: at_most must say"),

@@ -4,7 +4,7 @@
 mod file;
 mod rows;
 
-use super::{Came, Wanted, emulated, other_work};
+use super::{BenchOrder, FinishedCells, emulated, other_work};
 use crate::args::AgreeArgs;
 use crate::lab::Progress;
 use crate::scenario_file::suggestion;
@@ -43,9 +43,9 @@ struct Measured {
     warnings: Vec<String>,
 }
 
-impl From<Came> for Measured {
-    fn from(came: Came) -> Self {
-        let Came { kept, warnings, .. } = came;
+impl From<FinishedCells> for Measured {
+    fn from(finished: FinishedCells) -> Self {
+        let FinishedCells { kept, warnings, .. } = finished;
         let boot = kept.boots.last().cloned().unwrap_or_default();
         Self {
             cells: kept.cells,
@@ -76,36 +76,36 @@ pub(crate) fn command(args: &AgreeArgs) -> anyhow::Result<Outcome> {
     let mut all = scenarios(&args.files)?;
     let stop = Stop::on_signals()?;
     let progress = Progress::start();
-    let mut came = if args.from.is_empty() {
+    let mut finished = if args.from.is_empty() {
         measured(&all, args, &stop, &progress)?
     } else {
         earlier(&args.from)?
     };
     if !args.from.is_empty() && args.files.is_empty() {
-        all.retain(|both| came.cells.iter().any(|cell| cell.case == both.case.name));
+        all.retain(|both| finished.cells.iter().any(|cell| cell.case == both.case.name));
         anyhow::ensure!(!all.is_empty(), "there is no cell of a built-in scenario in it");
     }
     let mut compared = Vec::new();
     for both in &all {
         progress.say(&format!("simulating {}", both.case.name));
         let simulated = simulated(both, args.seeds, &stop);
-        compared.push(Compared::new(both, &all, &came.cells, &simulated));
+        compared.push(Compared::new(both, &all, &finished.cells, &simulated));
         if stop.raised() {
             break;
         }
     }
     drop(progress);
-    came.warnings.extend(older(came.bpf.as_deref()));
+    finished.warnings.extend(older(finished.bpf.as_deref()));
     let report = Agreement {
         schema: SCHEMA,
-        kernel: came.kernel,
-        machine: came.machine,
-        bpf: came.bpf,
-        boots: came.boots,
+        kernel: finished.kernel,
+        machine: finished.machine,
+        bpf: finished.bpf,
+        boots: finished.boots,
         seeds: args.seeds,
         scenarios: compared,
-        warnings: came.warnings,
-        cells: came.cells,
+        warnings: finished.warnings,
+        cells: finished.cells,
     };
     if args.json {
         print_json(&Stamped::new(&report, None))?
@@ -156,7 +156,7 @@ fn measured(
     for ((counted, settle, duration, under), group) in together {
         let schedulers =
             under.iter().map(|name| Scheduler::of(name, &MECHANISMS)).collect::<Result<_, _>>()?;
-        let mut wanted = Wanted {
+        let mut wanted = BenchOrder {
             cases: group.iter().map(|both| both.case.clone()).collect(),
             schedulers,
             peers: BTreeMap::new(),
@@ -167,8 +167,8 @@ fn measured(
             clock: if counted { Clock::Counted } else { Clock::Real },
             warnings: Vec::new(),
         };
-        let came = emulated::run(&mut wanted, &args.host, None, stop, progress)?;
-        add(&mut sum, came.into());
+        let finished = emulated::run(&mut wanted, &args.host, None, stop, progress)?;
+        add(&mut sum, finished.into());
         sum.warnings.extend(wanted.warnings);
     }
     let failed = |cell: &BenchCell| Some(format!("{}: {}", cell.case, cell.failed.as_ref()?));
@@ -178,19 +178,19 @@ fn measured(
 }
 
 /// Puts results of further boots to earlier ones; boots are numbered on.
-fn add(sum: &mut Measured, mut came: Measured) {
-    came.cells.iter_mut().for_each(|cell| cell.boot += sum.boots);
-    sum.cells.extend(came.cells);
-    sum.warnings.extend(came.warnings);
-    sum.boots += came.boots;
+fn add(sum: &mut Measured, mut finished: Measured) {
+    finished.cells.iter_mut().for_each(|cell| cell.boot += sum.boots);
+    sum.cells.extend(finished.cells);
+    sum.warnings.extend(finished.warnings);
+    sum.boots += finished.boots;
     // Results of two that differ are of no one bpf/.
-    let same = sum.kernel.is_empty() || sum.bpf == came.bpf;
-    sum.bpf = came.bpf.filter(|_| same);
-    sum.kernel = came.kernel;
+    let same = sum.kernel.is_empty() || sum.bpf == finished.bpf;
+    sum.bpf = finished.bpf.filter(|_| same);
+    sum.kernel = finished.kernel;
     if sum.machine.is_empty() {
-        sum.machine = came.machine;
-    } else if !sum.machine.contains(&came.machine) {
-        sum.machine = format!("{}; {}", sum.machine, came.machine);
+        sum.machine = finished.machine;
+    } else if !sum.machine.contains(&finished.machine) {
+        sum.machine = format!("{}; {}", sum.machine, finished.machine);
     }
 }
 
@@ -244,28 +244,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boots_of_several_results_are_told_apart() {
-        let came = || Measured {
+    fn boots_of_several_results_are_distinguished() {
+        let finished = || Measured {
             cells: vec![BenchCell { boot: 1, ..BenchCell::default() }],
             boots: 1,
             ..Measured::default()
         };
         let mut sum = Measured::default();
-        add(&mut sum, came());
-        add(&mut sum, came());
+        add(&mut sum, finished());
+        add(&mut sum, finished());
         assert_eq!(sum.cells.iter().map(|cell| cell.boot).collect::<Vec<_>>(), [1, 2]);
     }
 
     #[test]
-    fn another_bpf_is_told_and_results_of_two_are_of_none() {
-        let came = |bpf: &str| Measured {
+    fn results_of_another_bpf_are_reported_and_not_mixed() {
+        let finished = |bpf: &str| Measured {
             bpf: Some(bpf.to_owned()),
             kernel: "7.2.13".to_owned(),
             ..Measured::default()
         };
         let sum = |all: &[&str]| {
             let mut sum = Measured::default();
-            all.iter().for_each(|bpf| add(&mut sum, came(bpf)));
+            all.iter().for_each(|bpf| add(&mut sum, finished(bpf)));
             sum.bpf
         };
         assert_eq!(older(sum(&[SOURCES, SOURCES]).as_deref()), None);

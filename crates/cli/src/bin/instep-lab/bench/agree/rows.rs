@@ -1,7 +1,7 @@
 //! What the lab measured and what was simulated, measure by measure, and whether they agree: medians
 //! of the lab's runs and of the simulated seeds not further apart than the scenario says.
 
-use super::file::{Both, Measure, What};
+use super::file::{AgreedQuantity, Both, Measure};
 use instep_bench::case::Case;
 use instep_bench::cell::BenchCell;
 use instep_bench::gather::gather;
@@ -51,7 +51,7 @@ pub(crate) struct Compared {
 #[derive(Clone, Debug, JsonSchema, Serialize)]
 #[schemars(rename = "AgreedMeasure")]
 pub(crate) struct Row {
-    pub(super) measure: What,
+    pub(super) measure: AgreedQuantity,
     pub(super) guest: String,
     pub(super) under: String,
     pub(super) lab: Option<Spread>,
@@ -153,24 +153,31 @@ fn in_lab(
     let of =
         |of: &dyn Fn(&BenchCell) -> Option<f64>| Spread::of(cells.iter().filter_map(|c| of(c)));
     match measure.what {
-        What::Speed => gathered?.results.get(&measure.under)?.fair_share_speed.clone(),
-        What::Share => of(&share),
-        What::Stacking => of(&|cell| cell.stacking),
-        What::CoRun => of(&|cell| cell.co_run),
+        AgreedQuantity::Speed => gathered?.results.get(&measure.under)?.fair_share_speed.clone(),
+        AgreedQuantity::Share => of(&share),
+        AgreedQuantity::Stacking => of(&|cell| cell.stacking),
+        AgreedQuantity::CoRun => of(&|cell| cell.co_run),
     }
 }
 
-fn in_simulator(what: What, at: usize, report: &SimulationReport, both: &Both) -> Option<f64> {
+fn in_simulator(
+    what: AgreedQuantity,
+    at: usize,
+    report: &SimulationReport,
+    both: &Both,
+) -> Option<f64> {
     let vm = report.vms.get(at)?;
     match what {
         // The lab's fair share, by what vCPUs could use, not by what they used alone.
-        What::Speed => {
+        AgreedQuantity::Speed => {
             let share = both.case.share(both.case.host.cpus());
             Some(vm.throughput / (share * vm.alone.filter(|alone| *alone > 0.0)?))
         }
-        What::Share => part(&report.vms.iter().map(|vm| vm.cpus).collect::<Vec<f64>>(), at),
-        What::Stacking => Some(vm.stacking),
-        What::CoRun => Some(vm.co_run),
+        AgreedQuantity::Share => {
+            part(&report.vms.iter().map(|vm| vm.cpus).collect::<Vec<f64>>(), at)
+        }
+        AgreedQuantity::Stacking => Some(vm.stacking),
+        AgreedQuantity::CoRun => Some(vm.co_run),
     }
 }
 
@@ -206,10 +213,10 @@ pub(super) fn table(report: &Agreement) -> String {
     for one in &report.scenarios {
         for row in &one.rows {
             let what = match row.measure {
-                What::Speed => "speed".to_owned(),
-                What::Share => format!("share of {}", row.guest),
-                What::Stacking => "stacking".to_owned(),
-                What::CoRun => "co-run".to_owned(),
+                AgreedQuantity::Speed => "speed".to_owned(),
+                AgreedQuantity::Share => format!("share of {}", row.guest),
+                AgreedQuantity::Stacking => "stacking".to_owned(),
+                AgreedQuantity::CoRun => "co-run".to_owned(),
             };
             rows.push(vec![
                 one.name.clone(),

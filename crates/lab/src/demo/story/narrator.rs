@@ -7,7 +7,7 @@
 
 use super::{MOMENTS, sketch};
 use crate::host::machine::HostMachine;
-use crate::page::{Look, Speeds};
+use crate::page::{SpeedSample, Speeds};
 use crate::records;
 use crate::scenario::audience::Audience;
 use crate::scenario::check::Check;
@@ -27,7 +27,7 @@ const WIDTH: usize = 79;
 const WORTH_A_LINE: u64 = 4 << 20;
 
 /// Tells the story.
-pub(super) struct Teller<'a> {
+pub(super) struct Narrator<'a> {
     scenario: &'a Scenario,
     /// What is still to come, in order.
     steps: &'a [Step],
@@ -48,7 +48,7 @@ pub(super) struct Teller<'a> {
     unheard: Option<io::Error>,
 }
 
-impl<'a> Teller<'a> {
+impl<'a> Narrator<'a> {
     pub(super) fn new(scenario: &'a Scenario, stop: Stop) -> Self {
         let progress = if io::stderr().is_terminal() {
             let bar = ProgressBar::new_spinner();
@@ -163,7 +163,7 @@ impl<'a> Teller<'a> {
     }
 
     /// Each guest's speed at a look: on a terminal in place, and as a line where it is `told`.
-    pub(super) fn speed(&mut self, guests: &[GuestPlan], look: Option<&Look>, told: bool) {
+    pub(super) fn speed(&mut self, guests: &[GuestPlan], look: Option<&SpeedSample>, told: bool) {
         let Some(look) = look else { return };
         let names: Vec<&str> = guests.iter().map(|guest| guest.name.as_str()).collect();
         let line = sketch::speeds(&names, look);
@@ -266,7 +266,7 @@ fn narrow(text: &str) -> String {
     text.lines().flat_map(|line| wrapped(line, WIDTH)).collect::<Vec<_>>().join("\n")
 }
 
-impl Audience for Teller<'_> {
+impl Audience for Narrator<'_> {
     fn say(&mut self, said: &str) {
         if said.lines().count() > 1 {
             self.line(&format!("\n{}", narrow(said)));
@@ -340,7 +340,7 @@ impl Audience for Teller<'_> {
     }
 }
 
-impl Drop for Teller<'_> {
+impl Drop for Narrator<'_> {
     fn drop(&mut self) {
         self.progress.finish_and_clear();
     }

@@ -9,7 +9,7 @@ use instep_core::idset::{CpuSet, NodeSet};
 use instep_core::units::NodeId;
 
 /// Looks at a host and changes it. Tests have a made one.
-pub trait Hands {
+pub trait HostAccess {
     /// Domains with their affinities as they are now.
     ///
     /// # Errors
@@ -43,13 +43,13 @@ pub trait Hands {
 
 /// This machine.
 #[derive(Clone, Debug)]
-pub struct LiveHands {
+pub struct LiveAccess {
     source: Source,
     library: Library,
     nodes: NodeSet,
 }
 
-impl LiveHands {
+impl LiveAccess {
     /// With `xl` of this source; the version of Xen and the host's nodes are those of `info`.
     pub fn new(source: Source, info: &Info) -> Self {
         let library = Library::of_version(&info.version);
@@ -73,7 +73,7 @@ pub fn pin_arguments(
     ["vcpu-pin".to_owned(), domain.to_string(), vcpu.to_string(), shown(hard), shown(soft)]
 }
 
-impl Hands for LiveHands {
+impl HostAccess for LiveAccess {
     fn scan_domains(&self) -> Result<XenScan, Error> {
         scan(&self.source, Depth::Times)
     }

@@ -25,7 +25,7 @@ use instep_scx::instep::VmSettings;
 pub struct TaskId(pub u32);
 
 impl TaskId {
-    /// As an index into [`Desk::tasks`].
+    /// As an index into [`SchedContext::tasks`].
     #[inline]
     pub fn ix(self) -> usize {
         self.0 as usize
@@ -58,7 +58,7 @@ pub enum Waker {
 
 /// Why a running task is taken off its CPU though it could go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Put {
+pub enum StopReason {
     /// Its slice is over.
     SliceEnd,
     /// The scheduler asked for its CPU to choose again.
@@ -71,7 +71,7 @@ pub enum Put {
 /// A task as the scheduler knows it.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// The VM, an index into [`Desk::vms`].
+    /// The VM, an index into [`SchedContext::vms`].
     pub vm: usize,
     /// Which of the VM's tasks it is, from 0.
     pub index: u32,
@@ -113,7 +113,7 @@ pub struct VmTasks {
     pub hidden: bool,
     /// Whether it is no VM but processes of the host.
     pub service: bool,
-    /// The number of its cgroup, one more than the index in [`Desk::cgroups`]; 0 without any.
+    /// The number of its cgroup, one more than the index in [`SchedContext::cgroups`]; 0 without any.
     pub cgroup: u32,
     /// Whether it has come and not gone.
     pub is_there: bool,
@@ -133,7 +133,7 @@ impl VmTasks {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Desk {
+pub struct SchedContext {
     /// The time in nanoseconds since the start.
     pub now: u64,
     /// The host's shape.
@@ -176,8 +176,8 @@ pub struct Desk {
 /// Timers that a scheduler may use beside one for each CPU.
 pub const SCHED_TIMERS: usize = 4;
 
-impl Desk {
-    /// A desk at time 0, all tasks blocked, all CPUs idle, each task's last CPU as an idle host would
+impl SchedContext {
+    /// A context at time 0, all tasks blocked, all CPUs idle, each task's last CPU as an idle host would
     /// have spread them ([`Host::spread`]). `timers` holds the engine's slots and,
     /// from `first_timer` on, [`SCHED_TIMERS`] and one for each CPU for the scheduler.
     pub(crate) fn new(

@@ -43,20 +43,20 @@ pub struct SeenVm<K> {
 
 /// Demand as it was measured before.
 #[derive(Clone, Debug)]
-pub struct Weigher<K> {
+pub struct DemandTracker<K> {
     /// The last look.
     at: Option<Duration>,
     groups: BTreeMap<u64, Wanted>,
     vms: BTreeMap<K, Wanted>,
 }
 
-impl<K> Default for Weigher<K> {
+impl<K> Default for DemandTracker<K> {
     fn default() -> Self {
         Self { at: None, groups: BTreeMap::new(), vms: BTreeMap::new() }
     }
 }
 
-impl<K: Copy + Ord> Weigher<K> {
+impl<K: Copy + Ord> DemandTracker<K> {
     /// Whether the last look is at least 500 ms ago. `now` is a clock of the caller that never goes back.
     #[must_use]
     pub fn is_rested(&self, now: Duration) -> bool {
@@ -235,64 +235,64 @@ mod tests {
         let groups = |want: u64| {
             [group(2, 1, 100.0, 0), group(3, 2, 100.0, 0), group(4, 1, 300.0, 4 * want)]
         };
-        let mut weigher = Weigher::default();
-        let _ = weigher.update(4.0, &groups(0), &[vm(1, 3, 4, 0)], at(0));
-        assert!(!weigher.measures_first(at(200)), "too early");
-        assert!(weigher.measures_first(at(300)), "at the first look nothing is known");
-        let weights = weigher.update(4.0, &groups(SECOND), &[vm(1, 3, 4, 4 * SECOND)], at(1000));
+        let mut tracker = DemandTracker::default();
+        let _ = tracker.update(4.0, &groups(0), &[vm(1, 3, 4, 0)], at(0));
+        assert!(!tracker.measures_first(at(200)), "too early");
+        assert!(tracker.measures_first(at(300)), "at the first look nothing is known");
+        let weights = tracker.update(4.0, &groups(SECOND), &[vm(1, 3, 4, 4 * SECOND)], at(1000));
         assert_eq!((weights.vms[0], weights.threads[2]), (1000, 750), "{weights:?}");
         // Its entry was begun anew: nothing is known of what it wants, but what it would have.
-        let weights = weigher.update(4.0, &groups(2 * SECOND), &[vm(2, 3, 4, 0)], at(2000));
+        let weights = tracker.update(4.0, &groups(2 * SECOND), &[vm(2, 3, 4, 0)], at(2000));
         assert_eq!((weights.vms[0], weights.threads[2]), (1000, 1000), "{weights:?}");
-        assert!(weigher.measures_first(at(2300)));
+        assert!(tracker.measures_first(at(2300)));
     }
 
     #[test]
     fn a_new_vm_weighs_by_its_cgroup_from_the_first_look_on() {
         // Its four vCPUs wanted CPUs for a second while nobody knew that they are a VM's.
         let groups = |want: u64| [group(3, 0, 100.0, 4 * want), group(4, 0, 100.0, 4 * want)];
-        let mut weigher = Weigher::default();
-        let _ = weigher.update(4.0, &groups(0), &[], at(0));
-        let _ = weigher.update(4.0, &groups(SECOND), &[], at(1000));
-        let weights = weigher.update(4.0, &groups(2 * SECOND), &[vm(7, 3, 4, 0)], at(2000));
+        let mut tracker = DemandTracker::default();
+        let _ = tracker.update(4.0, &groups(0), &[], at(0));
+        let _ = tracker.update(4.0, &groups(SECOND), &[], at(1000));
+        let weights = tracker.update(4.0, &groups(2 * SECOND), &[vm(7, 3, 4, 0)], at(2000));
         assert_eq!(weights.vms, [2000], "half of four CPUs");
     }
 
     #[test]
-    fn cgroup_that_was_not_there_at_the_last_look_is_measured_since_then() {
-        let mut weigher = Weigher::<u32>::default();
-        let _ = weigher.update(4.0, &[], &[], at(0));
-        assert!(weigher.measures_first(at(300)), "nothing was seen yet");
+    fn cgroup_that_was_not_there_at_last_look_is_measured_since_then() {
+        let mut tracker = DemandTracker::<u32>::default();
+        let _ = tracker.update(4.0, &[], &[], at(0));
+        assert!(tracker.measures_first(at(300)), "nothing was seen yet");
         let groups = [group(2, 0, 100.0, SECOND), group(3, 0, 300.0, SECOND)];
-        let weights = weigher.update(4.0, &groups, &[], at(400));
+        let weights = tracker.update(4.0, &groups, &[], at(400));
         assert_eq!(weights.threads, [600, 1000], "2.5 threads each");
         let mut then = |ms: u64| {
-            assert!(weigher.measures_first(at(ms)), "{ms}");
+            assert!(tracker.measures_first(at(ms)), "{ms}");
             let wanted_ns = SECOND + (ms - 400) * 4_000_000;
             let groups = groups.map(|group| SeenGroup { wanted_ns, ..group });
-            weigher.update(4.0, &groups, &[], at(ms)).threads
+            tracker.update(4.0, &groups, &[], at(ms)).threads
         };
         assert_eq!(then(800), [250, 750], "four threads each");
-        assert!(!weigher.measures_first(at(9000)));
+        assert!(!tracker.measures_first(at(9000)));
     }
 
     #[test]
     fn services_beside_a_new_vm_in_a_cgroup_keep_their_weight() {
         // Eight threads of services, and a VM of two vCPUs in the same cgroup, noticed 200 ms after a look.
         let groups = |want: u64| [group(3, 0, 100.0, want)];
-        let mut weigher = Weigher::default();
-        let _ = weigher.update(4.0, &groups(0), &[], at(0));
-        let before = weigher.update(4.0, &groups(8 * SECOND), &[], at(1000)).threads[0];
+        let mut tracker = DemandTracker::default();
+        let _ = tracker.update(4.0, &groups(0), &[], at(0));
+        let before = tracker.update(4.0, &groups(8 * SECOND), &[], at(1000)).threads[0];
         assert_eq!(before, 500);
-        let now = weigher.update(4.0, &groups(9 * SECOND), &[vm(7, 3, 2, 0)], at(1200));
+        let now = tracker.update(4.0, &groups(9 * SECOND), &[vm(7, 3, 2, 0)], at(1200));
         assert_eq!(now.threads[0], 667, "as of six threads, not of one: {now:?}");
         // Threads of the VM that ran on were charged to the cgroup for 50 ms.
         let groups =
             |ms: u64| [group(3, 0, 100.0, 9 * SECOND + 100_000_000 + (ms - 1200) * 8_000_000)];
         let mut then = |ms: u64| {
-            assert!(weigher.measures_first(at(ms)));
+            assert!(tracker.measures_first(at(ms)));
             let vm = vm(7, 3, 2, (ms - 1250) * 2_000_000);
-            weigher.update(4.0, &groups(ms), &[vm], at(ms)).threads[0]
+            tracker.update(4.0, &groups(ms), &[vm], at(ms)).threads[0]
         };
         assert_eq!(then(1500), 571, "of six threads still, and the VM counts as one");
         assert_eq!(then(1800), 444, "of eight");
