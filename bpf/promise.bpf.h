@@ -195,7 +195,10 @@ SEPARATE int promise(u32 vm, u64 slot, u64 now, bool overdue)
 	return false;
 }
 
-/* Promises the next slot to the gangs of this domain that have parts in others, too: to those that are overdue first. */
+/*
+ * Promises the next slot to the gangs of this domain that have parts in others, too: to those that are overdue first. Which of them comes
+ * first changes from slot to slot.
+ */
 SEPARATE int promise_slots(struct domain_state *d, u64 now)
 {
 	u64 next = slot_number(now) + 1;
@@ -206,7 +209,7 @@ SEPARATE int promise_slots(struct domain_state *d, u64 now)
 		return 0;
 	n = members_of(d);
 	bpf_for(k, 0, 2 * n) {
-		u32 vm = d->members[within((u32)k < n ? k : k - n, INSTEP_MAX_VMS)];
+		u32 vm = d->members[within((k + (u32)next) % n, INSTEP_MAX_VMS)];
 		struct vm_state *v = vm_of(vm);
 
 		if (v && is_spread_gang(v))

@@ -282,3 +282,13 @@ fn gang_overdue_in_one_domain_gets_a_slot_before_promised_ones() {
     let ran = bound_to_nodes(3, 5, &vms);
     assert!(ran.iter().all(|ran| *ran > 60_000), "{ran:?}");
 }
+
+#[test]
+fn equal_gangs_of_several_domains_have_equal_parts_where_many_are_overdue() {
+    // Two VMs on each two nodes of four that are neighbours in a ring: which is first in the table must not matter.
+    let on = |node: usize| vec![2 * node, 2 * node + 1];
+    let pair = |at: usize| [at % 4, at % 4, (at + 1) % 4, (at + 1) % 4].map(on).to_vec();
+    let ran = bound_to_nodes(4, 2, &(0..8).map(pair).collect::<Vec<_>>());
+    let equal = |at: usize| ran[at].abs_diff(ran[at + 4]) * 4 < ran[at].max(ran[at + 4]);
+    assert!((0..4).all(equal), "{ran:?}");
+}
