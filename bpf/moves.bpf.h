@@ -33,6 +33,7 @@
  *     Where no VM moves and the most loaded domain has more than its CPUs can do, one thread of the host that computes moves,
  * from pool to pool, if the domain that it leaves is then still loaded at least as much as the one that it comes to.
  * Limits: a set rests for 96 ms after a move. Load is an estimate over some periods of 24 ms.
+ * VMs change domains for load only: of three equal gangs on two domains of their width one has a domain, and twice as much as each other.
  */
 #ifndef INSTEP_MOVES_BPF_H
 #define INSTEP_MOVES_BPF_H
