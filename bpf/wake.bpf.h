@@ -68,19 +68,18 @@ static __always_inline s32 nearest(struct task_struct *p, u32 domain, u64 set, s
 	return set ? first_near(p, domain, set, lanes_near(domain, prev)) : NO_CPU;
 }
 
-/* Takes a CPU out of `from` and claims it: another CPU may do so at the same moment. */
-static __always_inline bool claim_of(u64 *from, struct cpu_state *c)
-{
-	return (__sync_fetch_and_and(from, ~pol_lane(c->lane)) & pol_lane(c->lane)) && !__sync_lock_test_and_set(&c->claimed, 1);
-}
-
-/* The nearest CPU of `from`, claimed. */
+/* The same, taken out of `from`. */
 static __always_inline s32 take_from(struct task_struct *p, u32 domain, u64 *from, s32 prev)
 {
 	s32 cpu = nearest(p, domain, *from, prev);
 	struct cpu_state *c = cpu_of(cpu);
 
-	return c && claim_of(from, c) && !c->taken_at ? cpu : NO_CPU;
+	if (!c)
+		return NO_CPU;
+	/* Another CPU may take it at the same moment. */
+	if (!(__sync_fetch_and_and(from, ~pol_lane(c->lane)) & pol_lane(c->lane)))
+		return NO_CPU;
+	return c->taken_at ? NO_CPU : cpu;
 }
 
 /*
@@ -138,7 +137,7 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 		/* Its gang has the slot: the seat is its own. */
 		struct cpu_state *seat = cpu_of(cpu);
 
-		return seat && seat->owner == t->vm && !runs_in_slot(seat) && !seat->taken_at && !seat->claimed &&
+		return seat && seat->owner == t->vm && !runs_in_slot(seat) && !seat->taken_at &&
 				       may_use(p, cpu) ?
 			       cpu :
 			       NO_CPU;
@@ -169,7 +168,7 @@ static __noinline s32 pick_victim(struct task_struct *p, struct task_state *t, s
 	v = vm_of(c->owner);
 	if (!v || !pol_wake_preempts(place, part_in(v, domain)->began, SET.wake_slack_ns))
 		return NO_CPU;
-	if (!claim_of(&d->tears, c))
+	if (!(__sync_fetch_and_and(&d->tears, ~pol_lane(c->lane)) & pol_lane(c->lane)))
 		return NO_CPU;
 	note_torn(v);
 	count(INSTEP_C_WAKE_TEAR);
