@@ -194,6 +194,7 @@ SEPARATE int look_at_thread(struct task_state *t, struct held_look *look)
 /* A thread that goes on is in a queue of this domain. */
 SEPARATE int tell_domain(struct held_look *look)
 {
+	u64 now = scx_bpf_now();
 	struct domain_state *d;
 	struct cpu_state *c;
 
@@ -203,16 +204,17 @@ SEPARATE int tell_domain(struct held_look *look)
 	c = cpu_of(look->cpu);
 	if (!d || !c)
 		return 0;
+	/* Before a CPU is kicked: it may choose at once, and would not look into a queue that it knows as empty. */
+	if (look->bound)
+		c->bound.put_at = now;
+	else
+		d->in_pool.put_at = now;
 	if (look->bound && waiting(&d->host))
 		__sync_fetch_and_or(&d->pending, pol_lane(c->lane));
 	/* It may use the CPU where it was, if no other. */
 	scx_bpf_kick_cpu(look->cpu, SCX_KICK_IDLE);
-	if (look->bound)
-		c->bound.put_at = scx_bpf_now();
-	else
-		d->in_pool.put_at = scx_bpf_now();
 	d->pooled = 1;
-	start_slots(d, look->domain, scx_bpf_now());
+	start_slots(d, look->domain, now);
 	call_idle(d);
 	return 0;
 }

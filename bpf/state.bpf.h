@@ -199,7 +199,7 @@ struct cpu_state {
 	u32 pad2;
 	u64 lends;	/* until then it takes threads of the host before its owner's */
 	u64 pad3[6];
-	/* Written by this CPU, read by others. */
+	/* Written by this CPU (bound.put_at also by those that put threads there), read by others. */
 	u64 since LINE; /* from when on the running thread is still to be charged */
 	u64 taken_at;	/* since when a higher class has it, 0 if none does */
 	u32 tid;	/* of the running thread when it began to run, 0 if none of this class runs */
