@@ -332,7 +332,7 @@ SEPARATE int expire_parts(u32 vm)
 
 	if (!v)
 		return 0;
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+	bpf_for(k, 0, parts_of(v)) {
 		struct domain_state *d = domain_of_part(v, k);
 		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 

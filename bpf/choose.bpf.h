@@ -247,7 +247,7 @@ SEPARATE int take_stray(struct domain_state *d)
 	return false;
 }
 
-/* Where the thread that ran stands against those that wait for the CPU. */
+/* What may run next: the thread that ran, and the first of the pool. */
 struct chance {
 	bool runnable;	/* it may go on */
 	bool seated;	/* it is a vCPU of a gang, and slots are planned */
@@ -255,7 +255,24 @@ struct chance {
 	bool sits_here;	/* and this is the CPU of its seat */
 	u64 place;	/* of one that is not seated, among what waits in this CPU's domain */
 	u32 domain;	/* in whose queue it would wait */
+	bool asked;	/* what waits in the pool is known: */
+	u32 seen;	/* enum first_seen, ... */
+	u64 first;	/* ... and the place of the first there that may use this CPU (queue.bpf.h, first_place) */
 };
+
+/* Asks once what waits in the pool; whether somebody does. */
+static __always_inline bool ask_pool(s32 cpu, struct domain_state *d, struct chance *p, u64 now)
+{
+	if (p->asked)
+		return p->seen;
+	p->asked = true;
+	if (is_seen_empty(&d->in_pool, now))
+		return false;
+	p->seen = first_place(pool_queue(d->host.domain), cpu, &p->first);
+	if (!p->seen)
+		d->in_pool.empty_at = now;
+	return p->seen;
+}
 
 static __always_inline void weigh_prev(struct task_struct *prev, struct cpu_state *c, struct domain_state *d,
 				       struct chance *out)
@@ -294,12 +311,11 @@ static __always_inline bool bound_is_first(s32 cpu, struct cpu_state *c, struct 
 					   struct chance *prev, u64 place, u64 now)
 {
 	struct vm_state *o = vm_of(c->owner);
-	u64 other = 0;
 
 	if (prev->runnable && !prev->seated && !pol_before(place, prev->place))
 		return false;
 	if (!c->owner || c->owner == POOL || !o)
-		return !first_place(pool_queue(c->domain), cpu, &other) || !pol_before(other, place);
+		return !ask_pool(cpu, d, prev, now) || !(prev->seen & MAY_RUN) || !pol_before(prev->first, place);
 	if (seat_is_overdue(c, o, now))
 		return false;
 	if (d->slotted && on(INSTEP_M_HOST))
@@ -315,7 +331,7 @@ static __always_inline bool take_bound(s32 cpu, struct cpu_state *c, struct doma
 	if (!somebody_in(&c->bound, bound_queue(cpu), now))
 		return false;
 	sweep_seldom(d, bound_queue(cpu), &c->swept_at, now);
-	if (!first_place(bound_queue(cpu), cpu, &place))
+	if (!(first_place(bound_queue(cpu), cpu, &place) & MAY_RUN))
 		return false;
 	if (bound_is_first(cpu, c, d, prev, place, now) && scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
 		return true;
@@ -386,13 +402,16 @@ static __noinline bool take_own_of_pool(s32 cpu, u32 domain)
  * by the begin of a slot: else it would wait for slot after slot until it is overdue. Only on CPUs of the gang that
  * is interrupted first.
  */
-static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct domain_state *d, u64 now)
+static __always_inline bool interrupt_slot(s32 cpu, struct cpu_state *c, struct domain_state *d, struct chance *p, u64 now)
 {
 	struct vm_state *v = vm_of(c->owner);
+	u64 began;
 
-	if (!d->slotted || !v || !on(INSTEP_M_WAKE) || !(d->victims & pol_lane(c->lane)) ||
-	    !somebody_in(&d->in_pool, pool_queue(c->domain), now) ||
-	    !take_of_queue(cpu, pool_queue(c->domain), false, part_in(v, c->domain)->began))
+	if (!d->slotted || !v || !on(INSTEP_M_WAKE) || !(d->victims & pol_lane(c->lane)) || !ask_pool(cpu, d, p, now))
+		return false;
+	began = part_in(v, c->domain)->began;
+	if (!(p->seen & MAY_RUN) || !pol_wake_preempts(p->first, began, SET.wake_slack_ns) ||
+	    !take_of_queue(cpu, pool_queue(c->domain), false, began))
 		return false;
 	note_torn(v);
 	count(INSTEP_C_WAKE_TEAR);
@@ -432,7 +451,7 @@ static __always_inline bool give_way_to_own(s32 cpu, struct cpu_state *c, struct
 	u64 first = 0;
 
 	if (!prev->runnable || prev->seated || prev->domain == c->domain ||
-	    !first_place(pool_queue(prev->domain), cpu, &first) ||
+	    !(first_place(pool_queue(prev->domain), cpu, &first) & MAY_RUN) ||
 	    !pol_before(first + SET.lag_ns, prev->place + clock_of(prev->domain) - clock_of(c->domain)) ||
 	    !scx_bpf_dsq_move_to_local(pool_queue(prev->domain), 0))
 		return false;

@@ -257,7 +257,7 @@ SEPARATE int has_spoilt_set(u32 vm, u64 now)
 
 	if (!v)
 		return false;
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+	bpf_for(k, 0, parts_of(v)) {
 		struct domain_state *d = domain_of_part(v, k);
 
 		if (!d)

@@ -279,7 +279,7 @@ void BPF_STRUCT_OPS(instep_dequeue, struct task_struct *p, u64 deq_flags)
 void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 {
 	struct cpu_state *c = cpu_of(cpu);
-	u64 now = scx_bpf_now(), first = 0;
+	u64 now = scx_bpf_now();
 	struct domain_state *d = c ? domain_of(c->domain) : NULL;
 	struct chance p = {};
 	struct task_state *t;
@@ -300,7 +300,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (pol_before(now, c->lends) && take_in_window(cpu, c, d, now))
 		return;
-	if (interrupt_slot(cpu, c, d, now))
+	if (interrupt_slot(cpu, c, d, &p, now))
 		return;
 	/* The owner of the slot. */
 	if (p.owns && prev && (p.sits_here || !take_seat(c->owner, c->domain, c->lane))) {
@@ -314,17 +314,17 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (give_way_to_own(cpu, c, &p) || give_hole_away(c, d, &p))
 		return;
 	/* Threads that form no gang, in the order of their places. */
-	waits = first_of_pool(d, cpu, now, &first);
-	if (p.runnable && !p.seated && prev && (!first || !pol_before(first, p.place))) {
+	waits = ask_pool(cpu, d, &p, now);
+	if (p.runnable && !p.seated && prev && (!p.first || !pol_before(p.first, p.place))) {
 		t = task_of(prev);
 		/* The kernel queues it then (SCX_OPS_ENQ_LAST), and this CPU idles: not beside a thread that is bound to it. */
-		if (!first && t && !somebody_in(&c->bound, bound_queue(cpu), now) &&
+		if (!p.first && t && !somebody_in(&c->bound, bound_queue(cpu), now) &&
 		    (wants_core(prev, t, c) || may_go_home(prev, t, cpu, c)))
 			return;
 		go_on(prev, SET.slice_ns);
 		return;
 	}
-	if (waits && (take_own_of_pool(cpu, c->domain) || scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0)))
+	if (waits && ((!(p.seen & RAN_HERE) && take_own_of_pool(cpu, c->domain)) || scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0)))
 		return;
 	/* A hole, or the pool has only threads that may not use this CPU. */
 	if (p.runnable && prev) {

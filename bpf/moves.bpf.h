@@ -211,7 +211,7 @@ SEPARATE int start_parts(u32 vm, u64 now)
 
 	if (!v)
 		return 0;
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+	bpf_for(k, 0, parts_of(v)) {
 		struct gang_part *part = &v->parts[within(k, INSTEP_MAX_PARTS)];
 		struct domain_state *d = domain_of_part(v, k);
 
@@ -432,7 +432,8 @@ SEPARATE int pull_thread(struct domain_state *e, s32 cpu)
  */
 static __always_inline void tend_pool(struct domain_state *d, s32 cpu, u64 now)
 {
-	sweep_seldom(d, pool_queue(d->host.domain), &d->swept_at, now);
+	if (!is_seen_empty(&d->in_pool, now))
+		sweep_seldom(d, pool_queue(d->host.domain), &d->swept_at, now);
 	if (d->pulls)
 		pull_thread(d, cpu);
 }

@@ -56,6 +56,12 @@ static __always_inline struct domain_state *domain_of_part(struct vm_state *v, u
 	return k < v->nr_parts ? domain_of(v->parts[within(k, INSTEP_MAX_PARTS)].domain) : NULL;
 }
 
+/* How many parts a VM has, for loops whose end the verifier has to see. */
+static __always_inline u32 parts_of(struct vm_state *v)
+{
+	return v->nr_parts < INSTEP_MAX_PARTS ? v->nr_parts : INSTEP_MAX_PARTS;
+}
+
 /* Whether a VM competes for a domain's CPUs: its own, or one where a part of it is. */
 static __always_inline bool is_member(struct vm_state *v, u32 domain)
 {

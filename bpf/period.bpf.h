@@ -105,8 +105,8 @@ SEPARATE int note_load(u32 vm, struct account *a, bool leaves)
 	if (!v || !a)
 		return 0;
 	load = load_of(a) / (is_spread(v) ? v->nr_parts : 1);
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
-		d = is_spread(v) ? domain_of_part(v, k) : k ? NULL : domain_of(a->domain);
+	bpf_for(k, 0, is_spread(v) ? parts_of(v) : 1) {
+		d = is_spread(v) ? domain_of_part(v, k) : domain_of(a->domain);
 		if (d)
 			d->loaded = leaves ? d->loaded - pol_min(d->loaded, load) : d->loaded + load;
 	}

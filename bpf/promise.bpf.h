@@ -154,7 +154,7 @@ SEPARATE int is_due_in_all(u32 vm, u64 slot)
 		even_leads(vm, cost);
 	d = domain_of_part(v, 0);
 	most = LEAD_ORIGIN + (d && is_promised(d, slot - 1, vm) ? 0 : cost);
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+	bpf_for(k, 0, parts_of(v)) {
 		d = domain_of_part(v, k);
 		if (d && (lead_of(vm, k, cost) > most || (d->slotted && (v->parts[within(k, INSTEP_MAX_PARTS)].barred || d->owes))))
 			due = false;
@@ -178,7 +178,7 @@ SEPARATE int promise(u32 vm, u64 slot, u64 now, bool overdue)
 		return false;
 	if (!overdue_by(&v->account, v, now) == overdue || (!overdue && !is_due_in_all(vm, slot)))
 		return false;
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+	bpf_for(k, 0, parts_of(v)) {
 		d = domain_of_part(v, k);
 		if (d && all && !promise_part(d, vm, slot))
 			all = false;
@@ -187,7 +187,7 @@ SEPARATE int promise(u32 vm, u64 slot, u64 now, bool overdue)
 		count(INSTEP_C_SPAN);
 		return true;
 	}
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+	bpf_for(k, 0, parts_of(v)) {
 		d = domain_of_part(v, k);
 		if (d)
 			break_promise(d, slot, vm);

@@ -185,10 +185,16 @@ static __noinline void sweep(struct domain_state *d, u64 queue, u64 now)
 #define INSERT_NS (1 * POL_MS)
 #define SEEN_NS (24 * POL_MS)
 
+/* Whether it is known that nobody waits in a queue. */
+static __always_inline bool is_seen_empty(struct queue_seen *q, u64 now)
+{
+	return pol_before(q->put_at + INSERT_NS, q->empty_at) && pol_since(q->empty_at, now) < SEEN_NS;
+}
+
 /* Whether somebody waits in a queue. The kernel looks for a queue by its number, so it is not asked while nobody was put there. */
 static __always_inline bool somebody_in(struct queue_seen *q, u64 queue, u64 now)
 {
-	if (pol_before(q->put_at + INSERT_NS, q->empty_at) && pol_since(q->empty_at, now) < SEEN_NS)
+	if (is_seen_empty(q, now))
 		return false;
 	if (scx_bpf_dsq_nr_queued(queue) > 0)
 		return true;
@@ -196,13 +202,12 @@ static __always_inline bool somebody_in(struct queue_seen *q, u64 queue, u64 now
 	return false;
 }
 
-/* The same, once in a while; `at` is when it was done last. */
+/* Looks through a queue where somebody waits, once in a while; `at` is when it was done last. */
 static __always_inline void sweep_seldom(struct domain_state *d, u64 queue, u64 *at, u64 now)
 {
 	u64 before = *at;
 
-	if (pol_since(before, now) >= SWEEP_NS && scx_bpf_dsq_nr_queued(queue) > 0 &&
-	    __sync_val_compare_and_swap(at, before, now) == before)
+	if (pol_since(before, now) >= SWEEP_NS && __sync_val_compare_and_swap(at, before, now) == before)
 		sweep(d, queue, now);
 }
 
@@ -283,9 +288,15 @@ static __always_inline bool nobody_waits(u32 domain)
 	return !scx_bpf_dsq_nr_queued(pool_queue(domain));
 }
 
+enum first_seen {
+	SOMEBODY = 1, /* somebody waits in the queue, ... */
+	MAY_RUN = 2,  /* ... of the first eight one that may use the CPU, ... */
+	RAN_HERE = 4, /* ... and the first one of all ran on it last */
+};
+
 /*
- * The place of the first thread of a queue that may run on `cpu`, among the first eight; false if there is none. Where more wait,
- * `place` is that of the ninth: no other is before it.
+ * The place of the first thread of a queue that may run on `cpu`, among the first eight, and what is known of it (enum first_seen).
+ * Where more wait, `place` is that of the ninth: no other is before it.
  */
 SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 {
@@ -294,13 +305,13 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 	u32 seen = 0;
 
 	if (!place)
-		return false;
+		return 0;
 	p = __COMPAT_scx_bpf_dsq_peek(queue);
 	if (!p)
-		return false;
+		return 0;
 	if (bpf_cpumask_test_cpu(cpu, p->cpus_ptr)) {
 		*place = p->scx.dsq_vtime;
-		return true;
+		return SOMEBODY | MAY_RUN | (scx_bpf_task_cpu(p) == cpu ? RAN_HERE : 0);
 	}
 	bpf_for_each(scx_dsq, p, queue, 0) {
 		found = bpf_cpumask_test_cpu(cpu, p->cpus_ptr);
@@ -309,7 +320,7 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 		*place = p->scx.dsq_vtime;
 		break;
 	}
-	return found;
+	return SOMEBODY | (found ? MAY_RUN : 0);
 }
 
 static __always_inline void put_in_pool(struct task_struct *p, struct task_state *t, struct domain_state *d, u64 now, u64 enq_flags)
@@ -318,15 +329,6 @@ static __always_inline void put_in_pool(struct task_struct *p, struct task_state
 
 	d->in_pool.put_at = now;
 	scx_bpf_dsq_insert_vtime(p, pool_queue(domain), SET.slice_ns, place_of(t, domain), enq_flags);
-}
-
-/* Whether somebody waits in the pool; the place of the first who may run on `cpu`. */
-static __always_inline bool first_of_pool(struct domain_state *d, s32 cpu, u64 now, u64 *place)
-{
-	if (!somebody_in(&d->in_pool, pool_queue(d->host.domain), now))
-		return false;
-	first_place(pool_queue(d->host.domain), cpu, place);
-	return true;
 }
 
 /*

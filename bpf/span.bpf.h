@@ -111,16 +111,14 @@ SEPARATE int even_leads(u32 vm, u64 cost)
 
 	if (!v || !v->nr_parts)
 		return 0;
-	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts)
-			sum += lead_of(vm, k, cost);
+	bpf_for(k, 0, parts_of(v))
+		sum += lead_of(vm, k, cost);
 	sum += __sync_lock_test_and_set(&v->uneven, 0);
 	sum /= v->nr_parts;
 	if (is_spread_pool(v))
 		sum = pol_min(sum, LEAD_ORIGIN + 2 * SET.lag_ns);
-	bpf_for(k, 0, INSTEP_MAX_PARTS)
-		if ((u32)k < v->nr_parts)
-			set_lead(vm, k, sum);
+	bpf_for(k, 0, parts_of(v))
+		set_lead(vm, k, sum);
 	return 0;
 }
 
@@ -274,7 +272,7 @@ SEPARATE int leave_domains(u32 vm)
 	if (!v)
 		return 0;
 	note_load(vm, &v->account, true);
-	bpf_for(k, 0, INSTEP_MAX_PARTS) {
+	bpf_for(k, 0, parts_of(v)) {
 		struct domain_state *d = domain_of_part(v, k);
 
 		if (!d)
