@@ -49,13 +49,13 @@ static __always_inline u32 waiting(struct account *a)
 
 /*
  * Threads that want a CPU. Of the host's only those that wait count which run for long: others wait for the middle of a
- * slot by design (slot.bpf.h, serve_host).
+ * slot by design (slot.bpf.h, serve_host), unless they use up what they have there.
  */
 static __always_inline u32 wanting(struct account *a)
 {
 	u32 n = waiting(a);
 
-	return a->nr_running + (a->is_host && n > a->nr_long ? a->nr_long : n);
+	return a->nr_running + (a->is_host && !a->pressed && n > a->nr_long ? a->nr_long : n);
 }
 
 /* Before the number of running or waiting threads changes: for how long they were as they are. */
@@ -279,6 +279,8 @@ SEPARATE int charge(s32 cpu, u64 now)
 		__sync_fetch_and_add(&a->mean, ran * POL_WEIGHT / (a->weights > (s32)c->weight ? a->weights : c->weight ?: 1));
 		if (pol_before(a->front, a->mean))
 			a->front = a->mean;
+		if (pol_before(since, c->lends))
+			__sync_fetch_and_add(&a->in_windows, pol_min(ran, c->lends - since));
 	}
 	i = slot_of(c->slot);
 	v = vm_of(c->vm);

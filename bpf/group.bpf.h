@@ -311,13 +311,14 @@ static __always_inline void end_burst(struct task_struct *p, struct task_state *
 /*
  * Of a weight or a time, what counts while a thread waits: the square of the part of a slice that it used before it slept. Timers
  * and kernel workers run for microseconds and wait for milliseconds where gangs run. All of this would be taken for demand,
- * and the services of the host would have it.
+ * and the services of the host would have it. All counts while they use up the windows that they have there (slot.bpf.h, serve_host).
  */
 static __always_inline u64 wanted_part(struct task_state *t, u64 whole)
 {
+	struct domain_state *d = domain_of(t->stands_on);
 	u64 slice = SET.slice_ns ?: 1;
 
-	return t->is_long || !t->burst ? whole : whole * t->burst / slice * t->burst / slice;
+	return (d && d->host.pressed) || t->is_long || !t->burst ? whole : whole * t->burst / slice * t->burst / slice;
 }
 
 /* Before a thread of the host begins to wait, to run or to sleep, and at each tick: for how long it wanted a CPU. */

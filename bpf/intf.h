@@ -104,6 +104,7 @@ enum instep_counter {
 	INSTEP_C_WAKE_SIBLING,	/* wake-ups of a vCPU by a sibling */
 	INSTEP_C_WAKE_TIMER,	/* in an interrupt */
 	INSTEP_C_WAKE_IO,	/* by another thread */
+	INSTEP_C_WAKE_SYNC,	/* that went to the CPU of the thread that woke them up, which was about to sleep */
 	INSTEP_C_WAKE_PREEMPT,	/* wake-ups that preempted a thread that forms no gang */
 	INSTEP_C_WAKE_HOLE,	/* that preempted a gang's vCPU in a hole */
 	INSTEP_C_WAKE_TEAR,	/* that preempted a vCPU of a gang in its slot */

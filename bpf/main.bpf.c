@@ -115,6 +115,8 @@ s32 BPF_STRUCT_OPS(instep_select_cpu, struct task_struct *p, s32 prev_cpu, u64 w
 		return prev_cpu;
 	cpu = pick_idle(p, t, prev_cpu, domain_for(t, prev_cpu));
 	if (cpu < 0)
+		cpu = follow_waker(p, t, wake_flags);
+	if (cpu < 0)
 		return prev_cpu;
 	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL_ON | cpu, SET.slice_ns, 0);
 	return cpu;
@@ -283,13 +285,11 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	struct domain_state *d = c ? domain_of(c->domain) : NULL;
 	struct chance p = {};
 	struct task_state *t;
-	bool waits;
 
 	if (!c || !d)
 		return;
 	charge(cpu, now);
-	c->overdue = 0;
-	c->claimed = 0;
+	c->overdue = c->claimed = 0;
 	weigh_prev(prev, c, d, &p);
 	if (INSTEP_STATE->drained < SET.nr_slots && drain_seats())
 		return;
@@ -314,7 +314,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 	if (give_way_to_own(cpu, c, &p) || give_hole_away(c, d, &p))
 		return;
 	/* Threads that form no gang, in the order of their places. */
-	waits = ask_pool(cpu, d, &p, now);
+	ask_pool(cpu, d, &p, now);
 	if (p.runnable && !p.seated && prev && (!p.first || !pol_before(p.first, p.place))) {
 		t = task_of(prev);
 		/* The kernel queues it then (SCX_OPS_ENQ_LAST), and this CPU idles: not beside a thread that is bound to it. */
@@ -324,7 +324,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		go_on(prev, SET.slice_ns);
 		return;
 	}
-	if (waits && ((!(p.seen & RAN_HERE) && take_own_of_pool(cpu, c->domain)) || scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0)))
+	if (p.seen && ((!(p.seen & RAN_HERE) && take_own_of_pool(cpu, c->domain)) || scx_bpf_dsq_move_to_local(pool_queue(c->domain), 0)))
 		return;
 	/* A hole, or the pool has only threads that may not use this CPU. */
 	if (p.runnable && prev) {
@@ -335,7 +335,7 @@ void BPF_STRUCT_OPS(instep_dispatch, s32 cpu, struct task_struct *prev)
 		call_idle(d);
 		return;
 	}
-	if (steal(d) || fill_elsewhere(d, c->lane))
+	if (steal(d, now) || fill_elsewhere(d, c->lane))
 		return;
 	if (scx_bpf_dsq_move_to_local(bound_queue(cpu), 0))
 		return;

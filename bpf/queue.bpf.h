@@ -373,7 +373,7 @@ SEPARATE int first_stays(struct domain_state *d)
 }
 
 /* A CPU with nothing to do in its domain takes what waits in the pool of another, those of its node first. */
-SEPARATE int steal(struct domain_state *d)
+SEPARATE int steal(struct domain_state *d, u64 now)
 {
 	s32 k;
 
@@ -383,7 +383,7 @@ SEPARATE int steal(struct domain_state *d)
 		u32 other = d->next[within(k, INSTEP_MAX_DOMAINS)];
 		struct domain_state *o = domain_of(other);
 
-		if (!o || scx_bpf_dsq_nr_queued(pool_queue(other)) <= 0)
+		if (!o || !somebody_in(&o->in_pool, pool_queue(other), now))
 			continue;
 		if (o->node != d->node && first_stays(o))
 			continue;

@@ -59,9 +59,29 @@ SEPARATE u32 pool_demand(u32 vm, u32 domain)
 /* What the host's threads want of it: those that run for long. */
 static __always_inline u32 host_demand(struct domain_state *d)
 {
-	u32 demand = d->host.nr_long * POL_CPU;
+	u32 demand = (d->host.pressed ? wanting(&d->host) : d->host.nr_long) * POL_CPU;
 
 	return demand < d->host.share ? demand : d->host.share;
+}
+
+/* After so many slots it is judged whether windows are enough. */
+#define WINDOW_SLOTS 8
+
+/*
+ * Threads that block often never run for long, and windows are an eighth of each half of a slot. If they used up half of what they were
+ * offered there they would use more: until the next judgement they count as others do, and have CPUs in the order of virtual time.
+ */
+static __always_inline void judge_windows(struct domain_state *d)
+{
+	struct account *a = &d->host;
+	u64 used;
+
+	if (d->slot - d->judged < WINDOW_SLOTS)
+		return;
+	d->judged = d->slot;
+	used = __sync_lock_test_and_set(&a->in_windows, 0);
+	a->pressed = d->offered ? 2 * used >= d->offered : a->pressed && a->nr_running;
+	d->offered = 0;
 }
 
 /*

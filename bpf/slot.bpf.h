@@ -439,6 +439,7 @@ static __always_inline void end_slots(struct domain_state *d)
 	d->slotted = 0;
 	d->pool = d->lanes;
 	d->tears = 0;
+	d->host.pressed = 0;
 	d->owes = 0;
 	d->nr_refused = 0;
 	own_set(d, d->lanes, 0);
@@ -529,10 +530,11 @@ SEPARATE int plan_slot(u32 domain, u64 now)
 SEPARATE int serve_host(struct domain_state *d, u64 now)
 {
 	struct vm_state *v;
-	u64 set, lend;
+	u64 set, lend, window = INSTEP_STATE->slot_ns / 8;
 
 	if (!d || !on(INSTEP_M_HOST))
 		return 0;
+	judge_windows(d);
 	set = __sync_fetch_and_and(&d->pending, 0);
 	d->lending = waiting(&d->host);
 	lend = d->tears;
@@ -552,7 +554,8 @@ SEPARATE int serve_host(struct domain_state *d, u64 now)
 		c = cpu_of(cpu);
 		if (!c || c->taken_at)
 			continue;
-		c->lends = now + INSTEP_STATE->slot_ns / 8;
+		c->lends = now + window;
+		d->offered += window;
 		d->lending -= !!(d->victims & lane);
 		count(INSTEP_C_HOST_WINDOW);
 		scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
@@ -571,16 +574,12 @@ static int slot_starts(void *map, int *key, struct slot_timer *timer)
 	/* The middle of a slot. */
 	if (d->slotted && (now + half / 8) / half % 2) {
 		enforce(d, timer->domain);
-		serve_host(d, now);
-		arm(timer, now);
+	} else if (!plan_slot(timer->domain, now)) {
+		d->armed = 0;
 		return 0;
 	}
-	if (plan_slot(timer->domain, now)) {
-		serve_host(d, now);
-		arm(timer, now);
-		return 0;
-	}
-	d->armed = 0;
+	serve_host(d, now);
+	arm(timer, now);
 	return 0;
 }
 

@@ -64,6 +64,8 @@ struct account {
 	s32 weights;	 /* of those that are runnable now, in units of POL_WEIGHT for one of average weight */
 	u64 weight_ns;	 /* the same times how long, in this period */
 	u64 active_ns;	 /* time in which there were any */
+	u64 in_windows;	 /* CPU time in the last windows of gang slots (slot.bpf.h, serve_host) */
+	u32 pressed;	 /* windows are too little for them: they count as a VM's do */
 };
 
 /* While seats are numbered: in memory, as the verifier would tell each number from the next. */
@@ -267,6 +269,8 @@ struct domain_state {
 	u64 used;	/* lanes that any VM of the host may use */
 	u32 listed;	/* while members are listed (struct numbering says why in memory) */
 	s32 lending;	/* while a window is opened: threads of the host that have no CPU yet */
+	u64 offered;	/* CPU time that windows had for them since it was judged whether they are enough, ... */
+	u32 judged;	/* ... in this slot */
 	u32 nr_refused;
 	u32 refused[MAX_REFUSED]; /* gangs that wait for a slot, in the order in which they fill holes */
 	struct account host; /* threads of no VM on the domain's CPUs */

@@ -2,12 +2,14 @@
 /*
  * Wake-ups: which CPU gives way to a thread that finds no idle one.
  *
- * Flag: wake. Counters: wake_sibling, wake_timer, wake_io, wake_preempt, wake_holes, wake_tears.
+ * Flag: wake. Counters: wake_sibling, wake_timer, wake_io, wake_sync, wake_preempt, wake_holes, wake_tears.
  *
  * Problem: a VM that blocks and is within its share must not wait for another's slice or slot to end. But each CPU that
  * is taken from a gang in its slot makes all others of that gang spin. And of several vCPUs that are woken at the same
  * moment, as at the end of a barrier, each must get another CPU, or they wait for each other there.
  * Method: in this order,
+ *     the CPU of the thread that wakes it up, if that is of the same account and about to sleep (SCX_WAKE_SYNC, as for a pipe) and
+ *     nobody who waits there is further behind: it runs as soon as the other sleeps, and no CPU has to be interrupted;
  *     a CPU on which a gang's vCPU fills a hole;
  *     the CPU where the thread was, or one of four of the pool in the same last-level cache, or one of four others of the
  *     pool, if what runs there is further along by `wake_slack_ns`;
@@ -119,6 +121,32 @@ static __noinline s32 claim_in_pool(struct task_struct *p, u32 domain, u64 set, 
 			return cpu;
 	}
 	return NO_CPU;
+}
+
+/*
+ * This CPU, for a thread that one of its own account wakes up which runs here and is about to sleep, unless somebody waits here who is further
+ * behind; else NO_CPU.
+ */
+static __noinline s32 follow_waker(struct task_struct *p, struct task_state *t, u64 wake_flags)
+{
+	s32 cpu = bpf_get_smp_processor_id();
+	struct cpu_state *c = cpu_of(cpu);
+	struct domain_state *d = c ? domain_of(c->domain) : NULL;
+	u64 now = scx_bpf_now(), first = 0;
+
+	if (!(wake_flags & SCX_WAKE_SYNC) || !t || !d || !on(INSTEP_M_WAKE) || bpf_in_interrupt())
+		return NO_CPU;
+	if (!c->tid || c->vm != t->vm || c->hole || c->claimed || (c->owner && c->owner != POOL))
+		return NO_CPU;
+	if (seat_cpu(t) >= 0 || !may_use(p, cpu) || scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0)
+		return NO_CPU;
+	if (somebody_in(&c->bound, bound_queue(cpu), now))
+		return NO_CPU;
+	if (!is_seen_empty(&d->in_pool, now) && first_place(pool_queue(c->domain), cpu, &first) &&
+	    pol_before(first, place_of(t, c->domain)))
+		return NO_CPU;
+	count(INSTEP_C_WAKE_SYNC);
+	return cpu;
 }
 
 /* The CPU that gives way to a thread that wakes up; NO_CPU if none does. */

@@ -298,6 +298,8 @@ pub const DEQ_SCHED_CHANGE: u64 = 1 << 33;
 pub const WAKE_FORK: u64 = 4;
 /// In `ops.select_cpu`: a wake-up.
 pub const WAKE_TTWU: u64 = 8;
+/// In `ops.select_cpu`: the waker is about to sleep.
+pub const WAKE_SYNC: u64 = 16;
 
 /// Only if the CPU is idle.
 pub const KICK_IDLE: u64 = 1;

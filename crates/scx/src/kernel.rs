@@ -6,7 +6,7 @@
 
 use crate::abi::{
     CpuMask, DEQ_SCHED_CHANGE, DEQ_SLEEP, ENQ_WAKEUP, KICK_IDLE, KICK_PREEMPT, Ops, TaskStruct,
-    WAKE_FORK, WAKE_TTWU,
+    WAKE_FORK, WAKE_SYNC, WAKE_TTWU,
 };
 use crate::inner::{Inner, Machine, Release, SchedulerEvent, TaskSetup};
 use crate::order::{Call, Stand};
@@ -19,6 +19,8 @@ use std::ptr;
 pub enum Waker {
     /// The task that runs on this CPU.
     Task(usize),
+    /// The task that runs on this CPU and is about to sleep, as a pipe's writer (WF_SYNC).
+    Sleeper(usize),
     /// An interrupt on this CPU.
     Interrupt(usize),
     /// A thread that is none of the instance's, on this CPU.
@@ -207,7 +209,8 @@ impl Kernel {
     /// A sleeping task wakes up (try_to_wake_up).
     pub fn wake(&mut self, task: usize, by: Waker, now: u64) {
         self.enter_waker(by, now);
-        let flags = self.inner.select(task, WAKE_TTWU);
+        let sync = if matches!(by, Waker::Sleeper(_)) { WAKE_SYNC } else { 0 };
+        let flags = self.inner.select(task, WAKE_TTWU | sync);
         self.inner.enqueue(task, ENQ_WAKEUP | flags);
         self.carry_out_kicks();
     }
@@ -227,10 +230,11 @@ impl Kernel {
     /// The CPU and the context in which a task is woken.
     fn enter_waker(&self, by: Waker, now: u64) {
         let k = &*self.inner;
-        let (Waker::Task(cpu) | Waker::Interrupt(cpu) | Waker::Other(cpu)) = by;
+        let (Waker::Task(cpu) | Waker::Sleeper(cpu) | Waker::Interrupt(cpu) | Waker::Other(cpu)) =
+            by;
         k.stand_on(cpu, now);
         match by {
-            Waker::Task(_) => {}
+            Waker::Task(_) | Waker::Sleeper(_) => {}
             Waker::Interrupt(_) => k.here.in_interrupt.set(1),
             Waker::Other(_) => k.here.current.set(&raw const *k.nobody),
         }

@@ -309,3 +309,43 @@ fn thread_whose_cpus_change_again_and_again_waits_no_longer() {
         assert!(longest <= most, "weight {weight}: {longest} ms");
     }
 }
+
+/// Two threads of the host that wake each other up and sleep, 16 times in a millisecond, beside a VM that computes on both CPUs.
+/// Milliseconds of CPU time that they had together in 2 s.
+fn hand_over(waker: impl Fn(usize) -> Waker) -> (Instep, u64) {
+    let tasks: Vec<TaskSetup> = (0..4).map(|_| task_on(&[0, 1], 0)).collect();
+    let mut instep = fits(&cores(2), &tasks, &table(&[(2, 100)]), 0);
+    wake_all(&mut instep, 0..3, START);
+    let mut ran = 0;
+    for step in 1..=32_000 {
+        let now = START + step * MS / 16;
+        run_due_work(&mut instep, now);
+        for cpu in (0..2).filter(|cpu| (step + 32 * *cpu as u64).is_multiple_of(64)) {
+            instep.kernel().tick(cpu, now);
+            run_due_work(&mut instep, now);
+        }
+        let runs = |cpu: &usize| instep.current(*cpu).is_some_and(|task| task >= 2);
+        let Some(cpu) = (0..2).find(runs) else { continue };
+        ran += 1;
+        let other = 5 - instep.current(cpu).expect("it runs");
+        instep.kernel().wake(other, waker(cpu), now);
+        instep.kernel().block(cpu, now);
+        run_due_work(&mut instep, now);
+    }
+    assert_eq!(instep.ejected(), None);
+    (instep, ran / 16)
+}
+
+#[test]
+fn host_threads_that_block_often_have_their_share_beside_a_gang() {
+    // One of them wants a CPU at any time, which is what they weigh.
+    let (_, ran) = hand_over(Waker::Task);
+    assert!(ran >= 800, "{ran} ms of 2000");
+}
+
+#[test]
+fn thread_woken_by_one_that_is_about_to_sleep_takes_its_cpu() {
+    let (mut instep, ran) = hand_over(Waker::Sleeper);
+    assert!(ran >= 800, "{ran} ms of 2000");
+    assert!(instep.counter(Counter::WakeSync) > 8_000, "{}", instep.counter(Counter::WakeSync));
+}
