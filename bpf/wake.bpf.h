@@ -25,7 +25,8 @@
  * All threads that interrupt a gang in a slot take CPUs of the same gang: of the one with the least loss for each of its slots
  * so far (gang.bpf.h, lost_less). A wide gang that lost CPUs too often is not interrupted (may_be_torn). A CPU gives way to
  * one thread only, until that runs there: the thread claims it.
- * Limits: a wake-up in an interrupt counts as a timer's, also where the processor posts the interrupt of a sibling.
+ * Limits: a wake-up in an interrupt counts as a timer's, also where the processor posts the interrupt of a sibling. A thread that was to
+ * sleep and does not delays the one that it woke up by a slice.
  */
 #ifndef INSTEP_WAKE_BPF_H
 #define INSTEP_WAKE_BPF_H
@@ -133,8 +134,13 @@ static __noinline s32 follow_waker(struct task_struct *p, struct task_state *t, 
 	struct cpu_state *c = cpu_of(cpu);
 	struct domain_state *d = c ? domain_of(c->domain) : NULL;
 	u64 now = scx_bpf_now(), first = 0;
+	struct task_state *w;
 
 	if (!(wake_flags & SCX_WAKE_SYNC) || !t || !d || !on(INSTEP_M_WAKE) || bpf_in_interrupt())
+		return NO_CPU;
+	/* One that goes on and on would let it wait for a slice. */
+	w = task_of(bpf_get_current_task_btf());
+	if (!w || w->is_long)
 		return NO_CPU;
 	if (!c->tid || c->vm != t->vm || c->hole || c->claimed || (c->owner && c->owner != POOL))
 		return NO_CPU;

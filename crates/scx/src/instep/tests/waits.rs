@@ -349,3 +349,29 @@ fn thread_woken_by_one_that_is_about_to_sleep_takes_its_cpu() {
     assert!(ran >= 800, "{ran} ms of 2000");
     assert!(instep.counter(Counter::WakeSync) > 8_000, "{}", instep.counter(Counter::WakeSync));
 }
+
+#[test]
+fn thread_woken_by_one_that_computes_does_not_wait_for_its_slice() {
+    let tasks: Vec<TaskSetup> = (0..4).map(|_| task_on(&[0, 1], 0)).collect();
+    let mut instep = fits(&cores(2), &tasks, &table(&[(2, 100)]), 0);
+    wake_all(&mut instep, 0..3, START);
+    run(&mut instep, 2, 3, START, 200);
+    let (mut wakes, mut asleep) = (0, true);
+    for step in 1..=8_000 {
+        let now = START + 200 * MS + step * MS / 4;
+        pass_quarter(&mut instep, 2, step, now);
+        if let Some(cpu) = (0..2).find(|cpu| instep.current(*cpu) == Some(3)) {
+            instep.kernel().block(cpu, now);
+            run_due_work(&mut instep, now);
+            asleep = true;
+        }
+        let computes = (0..2).find(|cpu| instep.current(*cpu) == Some(2));
+        let Some(cpu) = computes.filter(|_| asleep && step % 32 == 0) else { continue };
+        instep.kernel().wake(3, Waker::Sleeper(cpu), now);
+        run_due_work(&mut instep, now);
+        (wakes, asleep) = (wakes + 1, false);
+    }
+    assert_eq!(instep.ejected(), None);
+    assert!(wakes > 50, "{wakes}");
+    assert_eq!(instep.counter(Counter::WakeSync), 0);
+}
