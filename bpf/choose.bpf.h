@@ -261,16 +261,14 @@ struct chance {
 };
 
 /* Asks once what waits in the pool; whether somebody does. */
-static __always_inline bool ask_pool(s32 cpu, struct domain_state *d, struct chance *p, u64 now)
+SEPARATE int ask_pool(s32 cpu, struct domain_state *d, struct chance *p, u64 now)
 {
+	if (!d || !p)
+		return false;
 	if (p->asked)
 		return p->seen;
 	p->asked = true;
-	if (is_seen_empty(&d->in_pool, now))
-		return false;
-	p->seen = first_place(pool_queue(d->host.domain), cpu, &p->first);
-	if (!p->seen)
-		d->in_pool.empty_at = now;
+	p->seen = first_of_pool(d, cpu, now, &p->first);
 	return p->seen;
 }
 

@@ -323,6 +323,19 @@ SEPARATE int first_place(u64 queue, s32 cpu, u64 *place)
 	return SOMEBODY | (found ? MAY_RUN : 0);
 }
 
+/* The same of a domain's pool, of which it may be known that nobody waits there. */
+static __always_inline u32 first_of_pool(struct domain_state *d, s32 cpu, u64 now, u64 *place)
+{
+	u32 seen;
+
+	if (is_seen_empty(&d->in_pool, now))
+		return 0;
+	seen = first_place(pool_queue(d->host.domain), cpu, place);
+	if (!seen)
+		d->in_pool.empty_at = now;
+	return seen;
+}
+
 static __always_inline void put_in_pool(struct task_struct *p, struct task_state *t, struct domain_state *d, u64 now, u64 enq_flags)
 {
 	u32 domain = d->host.domain;

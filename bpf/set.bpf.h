@@ -56,7 +56,7 @@ SEPARATE u32 pool_demand(u32 vm, u32 domain)
 	return v->account.domain == domain ? demand - seated : 0;
 }
 
-/* What the host's threads want of it: those that run for long. */
+/* What the host's threads want of it: those that run for long, and all where windows are too little. */
 static __always_inline u32 host_demand(struct domain_state *d)
 {
 	u32 demand = (d->host.pressed ? wanting(&d->host) : d->host.nr_long) * POL_CPU;

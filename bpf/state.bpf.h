@@ -64,7 +64,7 @@ struct account {
 	s32 weights;	 /* of those that are runnable now, in units of POL_WEIGHT for one of average weight */
 	u64 weight_ns;	 /* the same times how long, in this period */
 	u64 active_ns;	 /* time in which there were any */
-	u64 in_windows;	 /* CPU time in the last windows of gang slots (slot.bpf.h, serve_host) */
+	u64 in_windows;	 /* CPU time in windows of gang slots (slot.bpf.h, serve_host) since it was judged whether they are enough */
 	u32 pressed;	 /* windows are too little for them: they count as a VM's do */
 };
 

@@ -130,26 +130,28 @@ static __noinline s32 claim_in_pool(struct task_struct *p, u32 domain, u64 set, 
  */
 static __noinline s32 follow_waker(struct task_struct *p, struct task_state *t, u64 wake_flags)
 {
-	s32 cpu = bpf_get_smp_processor_id();
-	struct cpu_state *c = cpu_of(cpu);
-	struct domain_state *d = c ? domain_of(c->domain) : NULL;
-	u64 now = scx_bpf_now(), first = 0;
+	struct domain_state *d;
+	struct cpu_state *c;
 	struct task_state *w;
+	u64 now, first = 0;
+	s32 cpu;
 
-	if (!(wake_flags & SCX_WAKE_SYNC) || !t || !d || !on(INSTEP_M_WAKE) || bpf_in_interrupt())
+	if (!(wake_flags & SCX_WAKE_SYNC) || !t || !on(INSTEP_M_WAKE) || bpf_in_interrupt())
+		return NO_CPU;
+	cpu = bpf_get_smp_processor_id();
+	c = cpu_of(cpu);
+	d = c ? domain_of(c->domain) : NULL;
+	if (!d || !c->tid || c->vm != t->vm || c->hole || c->claimed || (c->owner && c->owner != POOL))
+		return NO_CPU;
+	if (seat_cpu(t) >= 0 || !may_use(p, cpu) || scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0)
 		return NO_CPU;
 	/* One that goes on and on would let it wait for a slice. */
 	w = task_of(bpf_get_current_task_btf());
 	if (!w || w->is_long)
 		return NO_CPU;
-	if (!c->tid || c->vm != t->vm || c->hole || c->claimed || (c->owner && c->owner != POOL))
-		return NO_CPU;
-	if (seat_cpu(t) >= 0 || !may_use(p, cpu) || scx_bpf_dsq_nr_queued(SCX_DSQ_LOCAL) > 0)
-		return NO_CPU;
-	if (somebody_in(&c->bound, bound_queue(cpu), now))
-		return NO_CPU;
-	if (!is_seen_empty(&d->in_pool, now) && first_place(pool_queue(c->domain), cpu, &first) &&
-	    pol_before(first, place_of(t, c->domain)))
+	now = scx_bpf_now();
+	if (somebody_in(&c->bound, bound_queue(cpu), now) ||
+	    (first_of_pool(d, cpu, now, &first) && pol_before(first, place_of(t, c->domain))))
 		return NO_CPU;
 	count(INSTEP_C_WAKE_SYNC);
 	return cpu;

@@ -208,9 +208,8 @@ impl Kernel {
 
     /// A sleeping task wakes up (try_to_wake_up).
     pub fn wake(&mut self, task: usize, by: Waker, now: u64) {
-        self.enter_waker(by, now);
-        let sync = if matches!(by, Waker::Sleeper(_)) { WAKE_SYNC } else { 0 };
-        let flags = self.inner.select(task, WAKE_TTWU | sync);
+        let wake_flags = self.enter_waker(by, now);
+        let flags = self.inner.select(task, wake_flags);
         self.inner.enqueue(task, ENQ_WAKEUP | flags);
         self.carry_out_kicks();
     }
@@ -219,16 +218,16 @@ impl Kernel {
     /// CPUs act one after the other, on a machine at once.
     #[cfg(test)]
     pub(crate) fn wake_while_blocking(&mut self, task: usize, by: Waker, sleeps: usize, now: u64) {
-        self.enter_waker(by, now);
-        let flags = self.inner.select(task, WAKE_TTWU);
+        let wake_flags = self.enter_waker(by, now);
+        let flags = self.inner.select(task, wake_flags);
         self.block(sleeps, now);
         self.enter_waker(by, now);
         self.inner.enqueue(task, ENQ_WAKEUP | flags);
         self.carry_out_kicks();
     }
 
-    /// The CPU and the context in which a task is woken.
-    fn enter_waker(&self, by: Waker, now: u64) {
+    /// The CPU and the context in which a task is woken; what `ops.select_cpu` hears of it.
+    fn enter_waker(&self, by: Waker, now: u64) -> u64 {
         let k = &*self.inner;
         let (Waker::Task(cpu) | Waker::Sleeper(cpu) | Waker::Interrupt(cpu) | Waker::Other(cpu)) =
             by;
@@ -238,6 +237,7 @@ impl Kernel {
             Waker::Interrupt(_) => k.here.in_interrupt.set(1),
             Waker::Other(_) => k.here.current.set(&raw const *k.nobody),
         }
+        WAKE_TTWU | if matches!(by, Waker::Sleeper(_)) { WAKE_SYNC } else { 0 }
     }
 
     /// The task that runs on `cpu` goes to sleep; the CPU chooses at once.
